@@ -1,0 +1,74 @@
+# dtopk. `make help` lists what there is.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	--no-input -c constraints.txt
+
+RUN_DIR ?= runs/letter-$(shell date +%Y%m%d-%H%M%S)
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help train test bench lint format dev constraints clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+train: $(VENV)/installed-core build/letter.zarr ## train on the Letter data and show the result
+	$(BIN)/dtopk train jobs/letter.toml --run-dir $(RUN_DIR)
+
+test: $(VENV)/installed-test ## run the tests (PYTEST_ARGS="-k name -x" to choose)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench: $(VENV)/installed-test ## run the benchmarks
+	$(BIN)/python -m pytest tests/benchmarks -m benchmark -s $(PYTEST_ARGS)
+
+lint: $(VENV)/installed-dev ## ruff, mypy, import-linter and codespell
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell
+
+format: $(VENV)/installed-dev ## format the code and mend what ruff can mend
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+dev: $(VENV)/installed-dev ## make the environment for work on dtopk itself
+
+constraints: build/fresh-venv/pyvenv.cfg ## write constraints.txt anew, from the newest versions allowed
+	build/fresh-venv/bin/python -m pip install --quiet --upgrade ".[dev]"
+	{ sed -n '/^#/p' constraints.txt; \
+	  build/fresh-venv/bin/python -m pip freeze --exclude dtopk | LC_ALL=C sort -f; } > build/constraints.txt
+	mv build/constraints.txt constraints.txt
+	rm -rf build/fresh-venv
+
+clean: ## remove the environment, caches and build/ (runs/ and the tracking store stay)
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find dtopk storage tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One environment serves all targets. A stamp says which extras are in it, and that they match
+# the two files that choose them.
+
+%/pyvenv.cfg:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "dtopk needs Python 3.11 or newer, but $(PYTHON) is: $$($(PYTHON) --version 2>&1)." \
+			"Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv $* || { rm -rf $*; exit 1; }
+
+$(VENV)/installed-core: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
+	$(PIP_INSTALL) -e .
+	@touch $@
+
+$(VENV)/installed-test: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
+	$(PIP_INSTALL) -e ".[test]"
+	@touch $(VENV)/installed-core $@
+
+$(VENV)/installed-dev: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
+	$(PIP_INSTALL) -e ".[dev]"
+	@touch $(VENV)/installed-core $(VENV)/installed-test $@
+
+build/letter.zarr: | $(VENV)/installed-core
+	$(BIN)/dtopk ingest jobs/data/letter.npz $@ --labels-key y --divide-by 15 \
+		--split-rows train=0:16000 --split-rows test=16000:20000

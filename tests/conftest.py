@@ -1,0 +1,21 @@
+"""Environment and fixtures that every test shares."""
+
+import os
+
+# Before anything imports the libraries that read them.
+os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("DO_NOT_TRACK", "true")
+os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
+# Two threads at most: the arrays in tests are small, and more threads would only wait.
+for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ.setdefault(_variable, str(min(2, os.cpu_count() or 1)))
+
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Draw the same numbers in every run."""
+    return np.random.default_rng(0)
