@@ -38,9 +38,9 @@ format: $(VENV)/installed-dev ## format the code and mend what ruff can mend
 dev: $(VENV)/installed-dev ## make the environment for work on dtopk itself
 
 constraints: build/fresh-venv/pyvenv.cfg ## write constraints.txt anew, from the newest versions allowed
-	build/fresh-venv/bin/python -m pip install --quiet --upgrade ".[dev]"
-	{ sed -n '/^#/p' constraints.txt; \
-	  build/fresh-venv/bin/python -m pip freeze --exclude dtopk | LC_ALL=C sort -f; } > build/constraints.txt
+	build/fresh-venv/bin/python -m pip install --quiet --upgrade -e ".[dev]"
+	build/fresh-venv/bin/python -m pip freeze --exclude-editable > build/freeze.txt
+	{ grep '^#' constraints.txt; LC_ALL=C sort -f build/freeze.txt; } > build/constraints.txt
 	mv build/constraints.txt constraints.txt
 	rm -rf build/fresh-venv
 

@@ -7,6 +7,8 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("DO_NOT_TRACK", "true")
 os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
+# A developer's own tracking server is no place for the runs of tests.
+os.environ.pop("MLFLOW_TRACKING_URI", None)
 # Two threads at most: the arrays in tests are small, and more threads would only wait.
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ.setdefault(_variable, str(min(2, os.cpu_count() or 1)))
