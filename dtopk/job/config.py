@@ -1,0 +1,181 @@
+"""What a training job is: one frozen dataclass a section of the job file."""
+
+from dataclasses import dataclass, field
+
+from dtopk.job.checks import (
+    check_above_zero,
+    check_at_least,
+    check_choice,
+    check_not_negative,
+    coerce_fields,
+    parse_bytes,
+)
+
+JOB_VERSION = 1
+"""The newest version of the job file that this program reads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSection:
+    """Where the features lie and which rows serve for what."""
+
+    store: str = ""
+    """Path of the feature store. A relative path in a job file starts at the file's folder."""
+    train: str = "train"
+    """Split that the model is trained on."""
+    validation: str = ""
+    """Split whose top-k accuracy is taken after every epoch; empty: none."""
+    evaluate: tuple[str, ...] = ("test",)
+    """Splits whose top-k accuracy is reported at the end."""
+    center: bool = False
+    """Subtract each feature's mean, as measured over the training split at ingest."""
+    scale: bool = False
+    """Divide by each feature's standard deviation, as measured at ingest."""
+
+    def __post_init__(self) -> None:
+        coerce_fields(self, "data")
+        if not self.train:
+            raise ValueError("data.train must name a split, got ''.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSection:
+    """The problem that is solved: its loss and its regularization."""
+
+    loss: str = "softmax"
+    """Name of the loss; `dtopk losses` lists them."""
+    k: int = 1
+    """The k of a top-k loss, 1 to n_classes - 1."""
+    gamma: float = 0.0
+    """Smoothing of a hinge loss; 0: not smoothed."""
+    smoothing: str = "lapin"
+    """Form of the smoothing: 'lapin' or 'moreau'. They are two different losses."""
+    C: float = 1.0
+    """Weight of the loss against the regularizer |W|^2 / 2: C = 1/(lambda n_samples)."""
+    fit_intercept: bool = False
+    """Add a constant feature, whose weights are penalised as all others are."""
+    intercept_scaling: float = 1.0
+    """Value of the constant feature; larger: the intercept is penalised less."""
+    class_weight: str = ""
+    """'balanced': weigh rows by n_samples / (n_classes * rows of their class); empty: 1 each."""
+
+    def __post_init__(self) -> None:
+        coerce_fields(self, "model")
+        check_at_least("model.k", self.k, 1)
+        check_not_negative("model.gamma", self.gamma)
+        check_choice("model.smoothing", self.smoothing, ("lapin", "moreau"))
+        check_above_zero("model.C", self.C)
+        check_above_zero("model.intercept_scaling", self.intercept_scaling)
+        check_choice("model.class_weight", self.class_weight, ("", "balanced"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolverSection:
+    """How the problem is solved, and when the solver stops."""
+
+    name: str = "auto"
+    """Name of the solver; 'auto' takes the one that suits the loss."""
+    tol: float = 1e-3
+    """Relative duality gap at which the model counts as optimal and training stops."""
+    max_epochs: int = 200
+    """Passes over the training split after which training stops all the same."""
+    time_limit_s: float = 0.0
+    """Seconds after which training stops all the same; 0: no limit."""
+    dtype: str = "float32"
+    """Floating-point type of the scores and weights: 'float32' or 'float64'."""
+    block_size: int = 0
+    """Rows that are solved together; 0: chosen from the sizes of the problem."""
+    seed: int = 0
+    """Seed of the order in which rows are visited."""
+    acceleration: str = "auto"
+    """Accelerated outer loop: 'auto' (when progress is slow), 'on' or 'off'."""
+    warm_start: str = ""
+    """Run folder whose dual variables training starts from; empty: start at zero."""
+
+    def __post_init__(self) -> None:
+        coerce_fields(self, "solver")
+        check_above_zero("solver.tol", self.tol)
+        check_at_least("solver.max_epochs", self.max_epochs, 1)
+        check_not_negative("solver.time_limit_s", self.time_limit_s)
+        check_choice("solver.dtype", self.dtype, ("float32", "float64"))
+        check_at_least("solver.block_size", self.block_size, 0)
+        check_at_least("solver.seed", self.seed, 0)
+        check_choice("solver.acceleration", self.acceleration, ("auto", "on", "off"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResourcesSection:
+    """What of the machine training may use."""
+
+    threads: int = 0
+    """Processor threads; 0: all."""
+    memory_limit: str = "auto"
+    """Size such as '8GB' above which features and duals are streamed from disk; 'auto':
+    what the machine has free."""
+
+    def __post_init__(self) -> None:
+        coerce_fields(self, "resources")
+        check_at_least("resources.threads", self.threads, 0)
+        if self.memory_limit != "auto":
+            parse_bytes("resources.memory_limit", self.memory_limit)
+
+    @property
+    def memory_limit_bytes(self) -> int:
+        """The limit in bytes; 0 for 'auto'."""
+        if self.memory_limit == "auto":
+            return 0
+        return parse_bytes("resources.memory_limit", self.memory_limit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputSection:
+    """What training leaves on disk."""
+
+    run_dir: str = "runs/{time}"
+    """Folder of the run, which must be new or empty. '{time}' stands for the time of the start,
+    as in 20260131-235959. A relative path in a job file starts at the file's folder."""
+    save_dual: bool = True
+    """Keep the dual variables: a later run can start from them, and they prove the certificate."""
+
+    def __post_init__(self) -> None:
+        coerce_fields(self, "output")
+        if not self.run_dir:
+            raise ValueError("output.run_dir must name a folder, got ''.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackingSection:
+    """Where the run is recorded beside its folder."""
+
+    mlflow: bool = True
+    """Record the run with MLflow."""
+    uri: str = ""
+    """MLflow tracking URI; empty: the environment's MLFLOW_TRACKING_URI, or else the SQLite
+    file mlflow.db beside the run folder."""
+    experiment: str = "dtopk"
+    """Name of the MLflow experiment."""
+    run_name: str = ""
+    """Name of the MLflow run; empty: the name of the run folder."""
+
+    def __post_init__(self) -> None:
+        coerce_fields(self, "tracking")
+        if not self.experiment:
+            raise ValueError("tracking.experiment must name an experiment, got ''.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainJob:
+    """A training job, every value in its place."""
+
+    data: DataSection = field(default_factory=DataSection)
+    """Where the features lie and which rows serve for what."""
+    model: ModelSection = field(default_factory=ModelSection)
+    """The problem that is solved."""
+    solver: SolverSection = field(default_factory=SolverSection)
+    """How it is solved, and when the solver stops."""
+    resources: ResourcesSection = field(default_factory=ResourcesSection)
+    """What of the machine training may use."""
+    output: OutputSection = field(default_factory=OutputSection)
+    """What training leaves on disk."""
+    tracking: TrackingSection = field(default_factory=TrackingSection)
+    """Where the run is recorded beside its folder."""

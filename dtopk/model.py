@@ -1,0 +1,296 @@
+"""A trained linear model: what it predicts, and the one file it lies in.
+
+The file is a zip archive with a .npz name: the arrays `W.npy`, `intercept.npy`, `classes.npy` and,
+for centred or scaled features, `feature_mean.npy` and `feature_scale.npy`, beside `model.json`.
+Nothing in it is pickled. Reading it takes numpy and the standard library, so that a model can be
+used where the rest of dtopk is not wanted.
+"""
+
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dtopk.atomic import replace_when_complete
+
+MODEL_VERSION = 1
+"""The newest version of the model file that this program reads."""
+
+_HEADER = "model.json"
+_FORMAT = "dtopk-model"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Model:
+    """A linear classifier: scores = ((X - feature_mean) / feature_scale) @ W + intercept."""
+
+    W: NDArray[Any]
+    """Weights, shape (n_features, n_classes), float32 or float64."""
+    intercept: NDArray[Any]
+    """Shape (n_classes,), the type of W; zeros for a model without one."""
+    classes: NDArray[Any]
+    """Class names in the order of the columns of W, shape (n_classes,), int64 or strings."""
+    loss: str
+    """Name of the loss that the model was trained with."""
+    loss_parameters: Mapping[str, Any] = field(default_factory=dict)
+    """The loss's parameters, such as k and gamma."""
+    link: str = ""
+    """'softmax' where softmax(scores) are the class probabilities; empty: there are none."""
+    feature_mean: NDArray[np.float64] | None = None
+    """What is subtracted from the features, shape (n_features,); None: nothing."""
+    feature_scale: NDArray[np.float64] | None = None
+    """What the features are divided by, shape (n_features,); None: nothing."""
+    job: Mapping[str, Any] = field(default_factory=dict)
+    """The job that trained the model, as resolved."""
+    certificate: Mapping[str, Any] = field(default_factory=dict)
+    """How far from the optimum the weights are at most: primal, dual value and gap."""
+
+    def __post_init__(self) -> None:
+        """Hold the shapes together."""
+        if self.W.ndim != 2:
+            raise ValueError(f"W must be (n_features, n_classes), got shape {self.W.shape}.")
+        self._check_shape("intercept", self.intercept, self.n_classes)
+        self._check_shape("classes", self.classes, self.n_classes)
+        if self.feature_mean is not None:
+            self._check_shape("feature_mean", self.feature_mean, self.n_features)
+        if self.feature_scale is not None:
+            self._check_shape("feature_scale", self.feature_scale, self.n_features)
+        if self.link not in ("", "softmax"):
+            raise ValueError(f"link must be 'softmax' or '', got {self.link!r}.")
+
+    @staticmethod
+    def _check_shape(name: str, values: NDArray[Any], n_values: int) -> None:
+        if values.shape != (n_values,):
+            raise ValueError(f"{name} must have shape ({n_values},), got {values.shape}.")
+
+    @property
+    def n_features(self) -> int:
+        """Number of features."""
+        return int(self.W.shape[0])
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes."""
+        return int(self.W.shape[1])
+
+    def decision_function(self, X: ArrayLike) -> NDArray[Any]:
+        """Compute the score of every class.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+            Any real type; converted to the type of W.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes), the type of W
+            Also for two classes.
+
+        Raises
+        ------
+        ValueError
+            If X has another number of features, or holds NaN or infinity.
+        """
+        X = np.asarray(X)
+        if X.ndim != 2 or X.shape[1] != self.n_features:
+            raise ValueError(
+                f"X must have shape (n_samples, {self.n_features}), as the features that the "
+                f"model was trained on, got {X.shape}."
+            )
+        features = X.astype(self.W.dtype, copy=False)
+        if self.feature_mean is not None:
+            features = features - self.feature_mean.astype(self.W.dtype)
+        if self.feature_scale is not None:
+            features = features / self.feature_scale.astype(self.W.dtype)
+        scores: NDArray[Any] = features @ self.W + self.intercept
+        if not np.isfinite(scores).all():
+            row = int(np.flatnonzero(~np.isfinite(scores).all(axis=1))[0])
+            raise ValueError(f"X must hold finite numbers, but row {row} has a score that is not.")
+        return scores
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Name the class of the highest score; of equal ones the first in class order.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,), the type of `classes`
+        """
+        labels: NDArray[Any] = self.classes[np.argmax(self.decision_function(X), axis=1)]
+        return labels
+
+    def predict_topk(self, X: ArrayLike, k: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Name the k classes of the highest scores, best first; equal scores in class order.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+        k : int, 1 <= k <= n_classes
+
+        Returns
+        -------
+        labels : ndarray of shape (n_samples, k), the type of `classes`
+        scores : ndarray of shape (n_samples, k), the type of W
+        """
+        scores = self.decision_function(X)
+        top = select_topk(scores, k)
+        return self.classes[top], np.take_along_axis(scores, top, axis=1)
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
+        """Compute the probability of every class, where the loss has probabilities.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes), the type of W
+            softmax(scores).
+
+        Raises
+        ------
+        ValueError
+            If the model was trained with a loss whose scores are no log-probabilities.
+        """
+        if self.link != "softmax":
+            raise ValueError(
+                f"predict_proba must have a loss with probabilities, got {self.loss!r}. "
+                "Use decision_function, or train with loss 'softmax'."
+            )
+        scores = self.decision_function(X)
+        exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
+        probabilities: NDArray[Any] = exponentials / exponentials.sum(axis=1, keepdims=True)
+        return probabilities
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to one file, whole or not at all.
+
+        Parameters
+        ----------
+        path : path of the file
+            A file that is there is replaced once the new one is complete.
+        """
+        with replace_when_complete(path) as file, zipfile.ZipFile(file, "w") as archive:
+            archive.writestr(_HEADER, json.dumps(self._header(), indent=1, sort_keys=True))
+            for name, values in self._arrays().items():
+                # force_zip64: W may pass 2 GB, and its size is not known when the entry starts.
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(
+                        member, np.ascontiguousarray(values), allow_pickle=False
+                    )
+
+    def _header(self) -> dict[str, Any]:
+        return {
+            "format": _FORMAT,
+            "version": MODEL_VERSION,
+            "loss": self.loss,
+            "loss_parameters": dict(self.loss_parameters),
+            "link": self.link,
+            "job": dict(self.job),
+            "certificate": dict(self.certificate),
+        }
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        arrays: dict[str, NDArray[Any]] = {
+            "W": self.W,
+            "intercept": self.intercept,
+            "classes": self.classes,
+        }
+        if self.feature_mean is not None:
+            arrays["feature_mean"] = self.feature_mean
+        if self.feature_scale is not None:
+            arrays["feature_scale"] = self.feature_scale
+        return arrays
+
+
+def load_model(path: str | os.PathLike[str]) -> Model:
+    """Read a model.
+
+    Parameters
+    ----------
+    path : path of a model file, or of a run folder that holds a 'model.npz'
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    ValueError
+        If there is no model, or the file is damaged, is none of dtopk's or is of a newer version.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / "model.npz"
+    if not path.is_file():
+        raise ValueError(f"model {str(path)!r} does not exist.")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            header = json.loads(archive.read(_HEADER))
+            _check_header(header, path)
+            return Model(**_fields(header), **_read_arrays(archive))
+    except _NewerVersionError:
+        raise
+    except (zipfile.BadZipFile, EOFError, OSError, LookupError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{str(path)!r} must be a dtopk model, but is damaged or another kind of file: {error}."
+        ) from error
+
+
+def select_topk(scores: NDArray[Any], k: int) -> NDArray[np.intp]:
+    """Find the k highest scores of every row, best first; equal ones in the order of columns.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n_samples, n_classes)
+    k : int, 1 <= k <= n_classes
+
+    Returns
+    -------
+    ndarray of shape (n_samples, k), intp
+        Column numbers.
+    """
+    n_classes = scores.shape[1]
+    if not 1 <= k <= n_classes:
+        raise ValueError(f"k must be between 1 and n_classes = {n_classes}, got {k}.")
+    if k == n_classes:
+        return np.argsort(-scores, axis=1, kind="stable")
+    top = np.argpartition(-scores, k - 1, axis=1)[:, :k]
+    top_scores = np.take_along_axis(scores, top, axis=1)
+    # argpartition takes any of the scores that are equal at the k-th place: do those rows anew.
+    tied = np.flatnonzero((scores >= top_scores.min(axis=1, keepdims=True)).sum(axis=1) > k)
+    top[tied] = np.argsort(-scores[tied], axis=1, kind="stable")[:, :k]
+    top.sort(axis=1)
+    order = np.argsort(-np.take_along_axis(scores, top, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(top, order, axis=1)
+
+
+class _NewerVersionError(ValueError):
+    """The file is sound, but of a version that this program does not know."""
+
+
+def _check_header(header: Mapping[str, Any], path: Path) -> None:
+    if header["format"] != _FORMAT:
+        raise ValueError(f"its {_HEADER} says 'format': {header['format']!r}")
+    if header["version"] > MODEL_VERSION:
+        raise _NewerVersionError(
+            f"version of the model {str(path)!r} must be at most {MODEL_VERSION}, "
+            f"got {header['version']}. A newer dtopk wrote it: upgrade this one."
+        )
+
+
+def _fields(header: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in header.items() if name not in ("format", "version")}
+
+
+def _read_arrays(archive: zipfile.ZipFile) -> dict[str, Any]:
+    arrays: dict[str, Any] = {}
+    for name in archive.namelist():
+        if name.endswith(".npy"):
+            # zipfile compares the member's checksum as its last byte is read.
+            with archive.open(name) as member:
+                values = np.lib.format.read_array(member, allow_pickle=False)
+            arrays[name.removesuffix(".npy")] = values
+    return arrays
