@@ -1,0 +1,200 @@
+"""The manifest of a store: what its arrays hold, as attributes of the zarr group."""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, cast
+
+from dtopk_storage.errors import DatasetError
+from dtopk_storage.values import DTYPES
+
+ATTRIBUTE = "dtopk"
+FORMAT = "dtopk-store"
+FORMAT_VERSION = 1
+TRAIN = "train"
+
+Kind = Literal["multiclass", "multilabel"]
+ClassNameType = Literal["str", "int"]
+Ranges = tuple[tuple[int, int], ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What the arrays of a store hold."""
+
+    n_samples: int
+    """Number of rows."""
+    n_features: int
+    """Number of features."""
+    dtype: str
+    """Of the features: float16, float32 or float64."""
+    kind: Kind
+    """multiclass: one label a row; multilabel: a set of labels a row."""
+    class_names: tuple[str, ...]
+    """Name of each class, by code."""
+    class_name_type: ClassNameType
+    """What the names were in the source; an int is written in decimal."""
+    splits: dict[str, Ranges]
+    """Row ranges [start, stop) of each split."""
+    has_sample_weight: bool
+    """Whether the array sample_weight is there."""
+    has_row_id: bool
+    """Whether the array row_id is there."""
+    provenance: dict[str, object]
+    """Where the rows are from and what was done to them."""
+
+    def to_attributes(self) -> dict[str, Any]:
+        """Return it as JSON values, with the format's version and a checksum."""
+        fields = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            **dataclasses.asdict(self),
+            "n_classes": len(self.class_names),
+        }
+        # Through JSON and back, so that tuples are lists before the checksum is taken.
+        fields = cast(dict[str, Any], json.loads(json.dumps(fields)))
+        return {**fields, "checksum": checksum(fields)}
+
+
+def checksum(fields: Mapping[str, Any]) -> str:
+    """Take the SHA-256 of a manifest's fields.
+
+    Parameters
+    ----------
+    fields : mapping
+        JSON values. Its ``checksum``, if any, is left out.
+
+    Returns
+    -------
+    str
+        ``sha256:`` and the digest of the JSON with sorted keys and no spaces, non-ASCII
+        characters escaped.
+    """
+    rest = {key: value for key, value in fields.items() if key != "checksum"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def parse_manifest(fields: Mapping[str, Any], place: str) -> Manifest:
+    """Check a manifest as read.
+
+    Parameters
+    ----------
+    fields : mapping
+        The group's attribute ``dtopk``.
+    place : str
+        Of the store, for messages.
+
+    Raises
+    ------
+    DatasetError
+    """
+    _check_version(fields, place)
+    if fields.get("checksum") != checksum(fields):
+        raise DatasetError(
+            f"checksum of the manifest of {place!r} must be {checksum(fields)}, "
+            f"got {fields.get('checksum')}: it was changed after it was written. Ingest it again."
+        )
+    names = [field.name for field in dataclasses.fields(Manifest)]
+    missing = sorted(set(names) - set(fields))
+    if missing:
+        raise DatasetError(f"manifest of {place!r} must have {missing[0]!r}, got none.")
+    manifest = Manifest(**{name: fields[name] for name in names})
+    manifest = dataclasses.replace(
+        manifest,
+        class_names=tuple(manifest.class_names),
+        splits={
+            name: tuple((start, stop) for start, stop in ranges)
+            for name, ranges in manifest.splits.items()
+        },
+    )
+    _check_fields(manifest, place)
+    return manifest
+
+
+def _check_version(fields: Mapping[str, Any], place: str) -> None:
+    if fields.get("format") != FORMAT:
+        raise DatasetError(f"format of {place!r} must be {FORMAT!r}, got {fields.get('format')!r}.")
+    version = fields.get("format_version")
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise DatasetError(
+            f"format_version of {place!r} must be at most {FORMAT_VERSION}, got {version}. "
+            f"A newer dtopk wrote it: update dtopk to read it."
+        )
+    if version != FORMAT_VERSION:
+        raise DatasetError(
+            f"format_version of {place!r} must be {FORMAT_VERSION}, got {version!r}."
+        )
+
+
+def _check_fields(manifest: Manifest, place: str) -> None:
+    if manifest.kind != "multiclass":
+        raise DatasetError(
+            f"kind of {place!r} must be 'multiclass', got {manifest.kind!r}: "
+            f"this version of dtopk does not read it."
+        )
+    if manifest.dtype not in DTYPES:
+        raise DatasetError(
+            f"dtype of {place!r} must be float16, float32 or float64, got {manifest.dtype!r}."
+        )
+    if manifest.class_name_type not in ("str", "int"):
+        raise DatasetError(
+            f"class_name_type of {place!r} must be 'str' or 'int', "
+            f"got {manifest.class_name_type!r}."
+        )
+    check_class_names(manifest.class_names, place)
+    check_splits(manifest.splits, manifest.n_samples, place)
+
+
+def check_class_names(class_names: Sequence[str], place: str) -> None:
+    """Refuse fewer than two classes, or two of one name.
+
+    Parameters
+    ----------
+    class_names : sequence of str
+    place : str
+        For messages.
+    """
+    if len(class_names) < 2:
+        only = f"only {class_names[0]!r}" if class_names else "none"
+        raise DatasetError(f"labels of {place!r} must have at least 2 classes, got {only}.")
+    if len(set(class_names)) < len(class_names):
+        twice = next(name for name in class_names if list(class_names).count(name) > 1)
+        raise DatasetError(f"class names of {place!r} must differ, got {twice!r} twice.")
+
+
+def check_splits(splits: Mapping[str, Ranges], n_samples: int, place: str) -> None:
+    """Refuse splits that are empty, outside the rows, or share rows; require 'train'.
+
+    Parameters
+    ----------
+    splits : mapping of str to row ranges
+    n_samples : int
+    place : str
+        For messages.
+    """
+    if TRAIN not in splits:
+        raise DatasetError(
+            f"splits of {place!r} must include 'train', got {sorted(splits)}. "
+            f"Leave rows over for it."
+        )
+    taken: list[tuple[int, int, str]] = []
+    for name, ranges in splits.items():
+        if sum(stop - start for start, stop in ranges) < 1:
+            raise DatasetError(f"split {name!r} of {place!r} must have at least 1 row, got none.")
+        for start, stop in ranges:
+            if not 0 <= start < stop <= n_samples:
+                raise DatasetError(
+                    f"rows of split {name!r} must lie in 0:{n_samples}, "
+                    f"got {start}:{stop} for {place!r}."
+                )
+            taken.append((start, stop, name))
+    taken.sort()
+    for (_, stop, first), (start, _, second) in itertools.pairwise(taken):
+        if start < stop:
+            raise DatasetError(
+                f"splits of {place!r} must not share rows, "
+                f"got row {start} in {first!r} and in {second!r}."
+            )

@@ -1,0 +1,335 @@
+"""Reading a store of features and labels."""
+
+import dataclasses
+import difflib
+import functools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+import zarr.errors
+from numpy.typing import NDArray
+
+from dtopk_storage.chunked import ChunkedArray, Compression, open_array
+from dtopk_storage.errors import DatasetError
+from dtopk_storage.manifest import ATTRIBUTE, ClassNameType, Kind, Manifest, Ranges, parse_manifest
+
+FEATURES = "features"
+LABELS = "labels"
+SAMPLE_WEIGHT = "sample_weight"
+ROW_ID = "row_id"
+MEAN = "feature_mean"
+STD = "feature_std"
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Batch:
+    """Consecutive rows of a store."""
+
+    start: int
+    """Row of the store that the batch starts with."""
+    X: NDArray[Any]
+    """Features of shape (rows, n_features), in the dtype at rest."""
+    y: NDArray[np.int32]
+    """Label codes of shape (rows,)."""
+    weight: NDArray[np.float64]
+    """Sample weights of shape (rows,); ones when the store has none."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class FeatureStore:
+    """Features, labels and splits on disk; made by `open_store`.
+
+    It holds the metadata and no open file, so it can be pickled, sent to another process that
+    sees the same folder, and read from several threads.
+    """
+
+    path: str
+    """Folder of the store."""
+    manifest: Manifest
+    """What the arrays hold."""
+    mean: NDArray[np.float64]
+    """Mean of each feature over the training rows, of shape (n_features,)."""
+    std: NDArray[np.float64]
+    """Standard deviation of each feature over the training rows, of shape (n_features,)."""
+    arrays: dict[str, ChunkedArray]
+    """The arrays with a row per sample, by name."""
+
+    @property
+    def n_samples(self) -> int:
+        """Number of rows."""
+        return self.manifest.n_samples
+
+    @property
+    def n_features(self) -> int:
+        """Number of features."""
+        return self.manifest.n_features
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes."""
+        return len(self.manifest.class_names)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the features at rest: float16, float32 or float64."""
+        return self.arrays[FEATURES].dtype
+
+    @property
+    def kind(self) -> Kind:
+        """Whether a row has one label (multiclass) or a set of them (multilabel)."""
+        return self.manifest.kind
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Name of each class, by code."""
+        return self.manifest.class_names
+
+    @property
+    def class_name_type(self) -> ClassNameType:
+        """What the class names were in the source."""
+        return self.manifest.class_name_type
+
+    @functools.cached_property
+    def classes(self) -> NDArray[Any]:
+        """Class names in their own type, by code, of shape (n_classes,), int64 or str."""
+        dtype = np.int64 if self.class_name_type == "int" else np.str_
+        return np.array(self.class_names).astype(dtype)
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows in a chunk of features; the last chunk may have fewer."""
+        return self.arrays[FEATURES].chunk_rows
+
+    @property
+    def compression(self) -> Compression:
+        """How the chunks of features are compressed."""
+        return self.arrays[FEATURES].compression
+
+    @property
+    def splits(self) -> dict[str, Ranges]:
+        """Row ranges [start, stop) of each split; 'train' is always there."""
+        return self.manifest.splits
+
+    @property
+    def provenance(self) -> dict[str, object]:
+        """Where the rows are from and what was done to them."""
+        return self.manifest.provenance
+
+    @property
+    def has_sample_weight(self) -> bool:
+        """Whether the rows carry weights."""
+        return self.manifest.has_sample_weight
+
+    @property
+    def has_row_id(self) -> bool:
+        """Whether the rows stand in another order than in the source."""
+        return self.manifest.has_row_id
+
+    def read_features(self, start: int, stop: int) -> NDArray[Any]:
+        """Read rows of features, checked against their checksum but not for NaN.
+
+        Parameters
+        ----------
+        start, stop : int, 0 <= start <= stop <= n_samples
+            A range inside one chunk costs one read of the chunk and no copy.
+
+        Returns
+        -------
+        ndarray of shape (stop - start, n_features), dtype at rest, C-contiguous
+
+        Raises
+        ------
+        DatasetError
+            A chunk is missing, truncated or not as it was written.
+        """
+        return self.arrays[FEATURES].read(start, stop)
+
+    def read_labels(self, start: int, stop: int) -> NDArray[np.int32]:
+        """Read label codes.
+
+        Parameters
+        ----------
+        start, stop : int, 0 <= start <= stop <= n_samples
+
+        Returns
+        -------
+        ndarray of shape (stop - start,), int32
+        """
+        return self.arrays[LABELS].read(start, stop)
+
+    def read_sample_weight(self, start: int, stop: int) -> NDArray[np.float64]:
+        """Read sample weights, ones when the store has none.
+
+        Parameters
+        ----------
+        start, stop : int, 0 <= start <= stop <= n_samples
+
+        Returns
+        -------
+        ndarray of shape (stop - start,), float64
+        """
+        if not self.has_sample_weight:
+            return np.ones(stop - start)
+        return self.arrays[SAMPLE_WEIGHT].read(start, stop)
+
+    def read_row_id(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Read the row of the source that each row was.
+
+        Parameters
+        ----------
+        start, stop : int, 0 <= start <= stop <= n_samples
+
+        Returns
+        -------
+        ndarray of shape (stop - start,), int64
+        """
+        if not self.has_row_id:
+            return np.arange(start, stop)
+        return self.arrays[ROW_ID].read(start, stop)
+
+    def split_ranges(self, split: str) -> Ranges:
+        """Return the row ranges [start, stop) of a split.
+
+        Parameters
+        ----------
+        split : str
+
+        Raises
+        ------
+        DatasetError
+            There is no such split; names those that there are, the nearest first.
+        """
+        if split in self.splits:
+            return self.splits[split]
+        near = difflib.get_close_matches(split, self.splits, n=len(self.splits), cutoff=0.0)
+        known = ", ".join(repr(name) for name in near)
+        raise DatasetError(f"split {split!r} is unknown in {self.path!r}. Available: {known}.")
+
+    def split_size(self, split: str) -> int:
+        """Return the number of rows of a split.
+
+        Parameters
+        ----------
+        split : str
+        """
+        return sum(stop - start for start, stop in self.split_ranges(split))
+
+    def iter_batches(
+        self, split: str | None = None, batch_rows: int | None = None
+    ) -> Iterator[Batch]:
+        """Read the rows of a split, each chunk once.
+
+        Parameters
+        ----------
+        split : str or None
+            None reads every row of the store.
+        batch_rows : int or None
+            Most rows in a batch. None gives whole chunks, cut at the ends of the split.
+
+        Yields
+        ------
+        Batch
+            In the order of the rows, never across the end of a chunk.
+        """
+        ranges = ((0, self.n_samples),) if split is None else self.split_ranges(split)
+        for low, high in ranges:
+            while low < high:
+                stop = min(high, (low // self.chunk_rows + 1) * self.chunk_rows)
+                yield from self._cut(low, stop, batch_rows or stop - low)
+                low = stop
+
+    def _cut(self, start: int, stop: int, rows: int) -> Iterator[Batch]:
+        X = self.read_features(start, stop)
+        y = self.read_labels(start, stop)
+        weight = self.read_sample_weight(start, stop)
+        for first in range(0, stop - start, rows):
+            part = slice(first, first + rows)
+            yield Batch(start=start + first, X=X[part], y=y[part], weight=weight[part])
+
+    def verify(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Read everything and check it: checksums, finite features, labels, statistics.
+
+        Parameters
+        ----------
+        progress : callable, optional
+            Called with the rows done and all rows, after each chunk.
+
+        Raises
+        ------
+        DatasetError
+            Names the file, the chunk and the row of the first thing that is wrong.
+        """
+        from dtopk_storage.verification import verify_store
+
+        verify_store(self, progress)
+
+
+def open_store(path: str | os.PathLike[str]) -> FeatureStore:
+    """Open a store: read and check its metadata, and none of its rows.
+
+    Parameters
+    ----------
+    path : str or path-like
+        Folder of the store.
+
+    Raises
+    ------
+    DatasetError
+        There is no store, or its metadata is not whole, not consistent, or of a newer format.
+    """
+    if "://" in os.fspath(path):
+        raise DatasetError(f"store must be a folder of this machine, got {os.fspath(path)!r}.")
+    folder = Path(path)
+    manifest = parse_manifest(_read_attribute(folder), str(path))
+    arrays = {FEATURES: open_array(folder / FEATURES), LABELS: open_array(folder / LABELS)}
+    if manifest.has_sample_weight:
+        arrays[SAMPLE_WEIGHT] = open_array(folder / SAMPLE_WEIGHT)
+    if manifest.has_row_id:
+        arrays[ROW_ID] = open_array(folder / ROW_ID)
+    mean, std = open_array(folder / MEAN), open_array(folder / STD)
+    n, d = manifest.n_samples, manifest.n_features
+    _expect(arrays[FEATURES], (n, d), manifest.dtype)
+    _expect(mean, (d,), "float64")
+    _expect(std, (d,), "float64")
+    for name, dtype in ((LABELS, "int32"), (SAMPLE_WEIGHT, "float64"), (ROW_ID, "int64")):
+        if name in arrays:
+            _expect(arrays[name], (n,), dtype)
+    return FeatureStore(
+        path=str(path),
+        manifest=manifest,
+        mean=mean.read(0, d),
+        std=std.read(0, d),
+        arrays=arrays,
+    )
+
+
+def _read_attribute(folder: Path) -> dict[str, Any]:
+    """Read the group's attribute that holds the manifest."""
+    path = str(folder)
+    if not folder.is_dir():
+        raise DatasetError(f"store must be an existing folder, got {path!r}.")
+    try:
+        group = zarr.open_group(folder, mode="r", zarr_format=3)
+    except (OSError, ValueError, KeyError, TypeError) as cause:
+        raise DatasetError(
+            f"store {path!r} must be a zarr v3 group, got: {cause} Ingest it again."
+        ) from cause
+    fields = group.attrs.asdict().get(ATTRIBUTE)
+    if not isinstance(fields, dict):
+        raise DatasetError(
+            f"store {path!r} must have a manifest in its attribute {ATTRIBUTE!r}, got none. "
+            f"Make a store of it with `dtopk ingest`."
+        )
+    return fields
+
+
+def _expect(array: ChunkedArray, shape: tuple[int, ...], dtype: str) -> None:
+    if array.shape != shape or array.dtype.name != dtype:
+        raise DatasetError(
+            f"{str(array.path)!r} must be {dtype} of shape {shape}, as the manifest says, "
+            f"got {array.dtype.name} of shape {array.shape}. Ingest it again."
+        )
