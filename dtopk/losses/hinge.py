@@ -1,0 +1,174 @@
+r"""The top-k hinge losses of Lapin, Hein and Schiele, plain and smoothed.
+
+With the margins ``h_j = 1 + u_j - u_y`` of the classes other than y, and T_j the sum of the j
+largest of them, the three losses are
+
+* alpha: ``max(0, T_k / k)``, the true label left out of the k largest,
+* alpha, inclusive: ``max(0, T_k / k, T_{k-1} / k)``, the true label, whose margin is 0, allowed
+  among them,
+* beta: ``(1/k) sum_{j<=k} max(0, h_(j))``.
+
+Their conjugates are minus the sum of x on three nested domains (see
+:mod:`dtopk.kernels.projections`), one for each loss, where ``a = (-C x, C sum x)`` is the dual.
+Smoothing adds gamma/2 times a square to the conjugate: |x|^2 in the form of [1]_ ("lapin"), or
+|x|^2 + (sum x)^2, which makes it the Moreau envelope of the loss in all m scores [3]_ ("moreau").
+
+References
+----------
+.. [1] Lapin, Hein, Schiele. Loss Functions for Top-k Error: Analysis and Insights. CVPR 2016.
+.. [2] Lapin, Hein, Schiele. Analysis and Optimization of Loss Functions for Multiclass, Top-k,
+   and Multilabel Classification. PAMI 2017.
+.. [3] Tajima, Hirohashi, Zara, Kato. Frank-Wolfe algorithm for learning SVM-type multi-category
+   classifiers.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dtopk.kernels import hinge as kernels
+from dtopk.kernels.projections import ALPHA, ALPHA_INCL, BETA
+from dtopk.losses.base import Array, LabelArray, Loss
+
+SMOOTHINGS = {"lapin": kernels.LAPIN, "moreau": kernels.MOREAU}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopKHinge(Loss):
+    """What the three top-k hinge losses share: all but the domain of the dual."""
+
+    parameters: ClassVar[tuple[str, ...]] = ("k", "gamma", "smoothing")
+    domain: ClassVar[int]
+    """The domain's code in :mod:`dtopk.kernels.projections`."""
+
+    k: int = 1
+    """How many of the largest margins count."""
+    gamma: float = 0.0
+    """Strength of the smoothing; 0 leaves the loss nonsmooth."""
+    smoothing: str = "lapin"
+    """Form of the smoothing, 'lapin' or 'moreau'."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.k, bool) or not isinstance(self.k, (int, np.integer)):
+            raise TypeError(f"k must be an integer, got {self.k!r}.")
+        if self.k < 1:
+            raise ValueError(f"k must be at least 1, got {self.k}.")
+        if not (math.isfinite(self.gamma) and self.gamma >= 0):
+            raise ValueError(f"gamma must be finite and at least 0, got {self.gamma!r}.")
+        if self.smoothing not in SMOOTHINGS:
+            raise ValueError(f"smoothing must be 'lapin' or 'moreau', got {self.smoothing!r}.")
+
+    @property
+    def smooth(self) -> bool:
+        """Whether gamma is positive."""
+        return self.gamma > 0
+
+    @property
+    def curvature(self) -> float:
+        """The conjugate is gamma-strongly convex in x, and a moves the label by its sum."""
+        if self.gamma == 0:
+            return math.inf
+        # In all m scores the Moreau form is 1/gamma smooth; the other one in the m - 1 margins.
+        return (1.0 if self.smoothing == "moreau" else 2.0) / self.gamma
+
+    def check_n_classes(self, n_classes: int) -> None:
+        """Refuse k above n_classes - 1. See :meth:`Loss.check_n_classes`."""
+        super().check_n_classes(n_classes)
+        if self.k > n_classes - 1:
+            raise ValueError(
+                f"k must be between 1 and n_classes - 1 = {n_classes - 1}, got {self.k}."
+            )
+
+    def values(self, scores: Array, labels: LabelArray) -> NDArray[np.float64]:
+        """See :meth:`Loss.values`."""
+        out = np.empty(len(scores))
+        kernels.hinge_values(
+            scores, labels, self.domain, self.k, self.gamma, SMOOTHINGS[self.smoothing], out
+        )
+        return out
+
+    def gradients(self, scores: Array, labels: LabelArray) -> Array:
+        """See :meth:`Loss.gradients`; a subgradient where gamma is 0."""
+        out = np.zeros_like(scores)
+        if self.gamma == 0:
+            kernels.hinge_subgradients(scores, labels, self.domain, self.k, out)
+        else:
+            kernels.hinge_gradients(
+                scores, labels, self.domain, self.k, self.gamma, SMOOTHINGS[self.smoothing], out
+            )
+        return out
+
+    def update_rows(
+        self,
+        scores: Array,
+        gram: Array,
+        dual: Array,
+        delta: Array,
+        labels: LabelArray,
+        costs: Array,
+        first: int,
+        last: int,
+    ) -> float:
+        """See :meth:`Loss.update_rows`."""
+        value: float = kernels.update_rows_hinge(
+            scores,
+            gram,
+            dual,
+            delta,
+            labels,
+            costs,
+            self.domain,
+            self.k,
+            self.gamma,
+            SMOOTHINGS[self.smoothing],
+            first,
+            last,
+        )
+        return value
+
+    def make_feasible(
+        self, dual: Array, labels: LabelArray, costs: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """See :meth:`Loss.make_feasible`."""
+        values = np.empty(len(dual))
+        kernels.feasible_hinge_duals(
+            dual,
+            labels,
+            costs,
+            self.domain,
+            self.k,
+            self.gamma,
+            SMOOTHINGS[self.smoothing],
+            values,
+        )
+        return values
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopKHingeAlpha(TopKHinge):
+    """L(y, u) = max(0, T_k / k), the mean of the k largest margins of the other classes."""
+
+    name: ClassVar[str] = "topk_hinge_alpha"
+    summary: ClassVar[str] = "mean of the k largest margins, the true label left out"
+    domain: ClassVar[int] = ALPHA
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopKHingeAlphaIncl(TopKHinge):
+    """L(y, u) = max(0, T_k / k, T_{k-1} / k), the true label allowed among the k largest."""
+
+    name: ClassVar[str] = "topk_hinge_alpha_incl"
+    summary: ClassVar[str] = "mean of the k largest margins, the true label among them"
+    domain: ClassVar[int] = ALPHA_INCL
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopKHingeBeta(TopKHinge):
+    """L(y, u) = (1/k) sum_{j<=k} max(0, h_(j)), the mean of the k largest hinges (Usunier)."""
+
+    name: ClassVar[str] = "topk_hinge_beta"
+    summary: ClassVar[str] = "mean of the k largest hinges (Usunier)"
+    domain: ClassVar[int] = BETA
