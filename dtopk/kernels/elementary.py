@@ -84,3 +84,26 @@ def _fast_exp(x: Any) -> Any:
         return (p * r + 1.0) * _power_of_two(n)
 
     return exp64
+
+
+@intrinsic
+def _bits_to_single(typingctx: Any, bits: Any) -> Any:  # noqa: ARG001
+    """Return the float32 that a uint32 holds the bits of."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+        return builder.bitcast(args[0], ir.FloatType())
+
+    return types.float32(types.uint32), codegen
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def half_to_single(h):  # type: ignore[no-untyped-def]
+    """Return the float32 of a finite float16, given by its bits as uint16.
+
+    The exponent field is moved to its place and rebiased by a multiplication, which turns
+    subnormal numbers into normal ones on the way. Infinity and NaN come out as finite numbers of
+    at least 65,536: the data are checked for them before.
+    """
+    magnitude = _bits_to_single(np.uint32(np.uint32(h & 0x7FFF) << np.uint32(13)))
+    value = magnitude * np.float32(2.0**112)
+    return -value if h & 0x8000 else value

@@ -1,0 +1,78 @@
+"""Rows of features into a block in the precision of the computation.
+
+Picking rows, converting them, centring and scaling are one pass, so that no copy of the data is
+made for any of them. The mean is subtracted from the values themselves: where it is large beside
+the standard deviation, products of raw values would have lost the digits that matter.
+"""
+
+import numpy as np
+from numba import njit
+
+from dtopk.kernels.elementary import half_to_single
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _gather(X, rows, out):
+    for i in range(rows.size):
+        source, target = X[rows[i]], out[i]
+        for j in range(source.size):
+            target[j] = source[j]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _gather_half(bits, rows, out):
+    for i in range(rows.size):
+        source, target = bits[rows[i]], out[i]
+        for j in range(source.size):
+            target[j] = half_to_single(source[j])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _standardize(out, n_features, mean, inverse_scale):
+    for i in range(out.shape[0]):
+        target = out[i]
+        for j in range(n_features):
+            target[j] = (target[j] - mean[j]) * inverse_scale[j]
+
+
+def gather_rows(X, rows, mean, inverse_scale, constant, out):
+    """Write ``(X[rows] - mean) * inverse_scale`` into out, and a constant into a last column.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d), float16, float32 or float64
+        Finite.
+    rows : ndarray of shape (n_rows,), int64
+    mean, inverse_scale : ndarray of shape (d,), the dtype of out, or None
+        Both, or None for the values as they are.
+    constant : float
+        Value of the column d of out, where out has one.
+    out : ndarray of shape (n_rows, d) or (n_rows, d + 1), float32 or float64
+    """
+    d = X.shape[1]
+    if X.dtype == np.float16:
+        _gather_half(X.view(np.uint16), rows, out)
+    else:
+        _gather(X, rows, out)
+    if mean is not None:
+        _standardize(out, d, mean, inverse_scale)
+    if out.shape[1] > d:
+        out[:, d] = constant
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def take_duals(dual, rows, factor, out):
+    """Write ``factor * dual[rows]`` into out (n_rows, m)."""
+    for i in range(rows.size):
+        source, target = dual[rows[i]], out[i]
+        for j in range(source.size):
+            target[j] = factor * source[j]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def put_duals(values, rows, factor, dual):
+    """Write ``factor * values`` into dual[rows]."""
+    for i in range(rows.size):
+        source, target = values[i], dual[rows[i]]
+        for j in range(source.size):
+            target[j] = factor * source[j]

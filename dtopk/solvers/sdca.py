@@ -1,0 +1,219 @@
+"""Exact blocked stochastic dual coordinate ascent (SDCA).
+
+One-at-a-time SDCA [1]_ maximises the dual over the variables of one row after another, and each
+step reads and writes all of W. Here a block of rows shares both: with ``S = X W`` and the Gram
+matrix ``G = X X'`` of the block, the scores that row i would have seen are
+``S_i + sum_{j<i} G_ij da_j``, and ``W += X' dA`` afterwards. The iterates are those of the
+one-at-a-time method up to rounding, at the speed of matrix products.
+
+References
+----------
+.. [1] Shalev-Shwartz, Zhang. Stochastic Dual Coordinate Ascent Methods for Regularized Loss
+   Minimization. JMLR 2013.
+"""
+
+import time
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from dtopk.kernels.blas import gemm, gram
+from dtopk.kernels.rows import gather_rows, put_duals, take_duals
+from dtopk.losses import Loss
+
+Array = NDArray[Any]
+
+_GROUP_ROWS = 32
+"""Rows whose corrections are made one by one; those on later rows of the block are one gemm."""
+
+
+def default_block_size(n_classes: int) -> int:
+    """Choose the rows of a block: the Gram matrix costs n_rows / (2 m) of the other products.
+
+    Parameters
+    ----------
+    n_classes : int
+    """
+    return 256 if n_classes >= 256 else 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowConversion:
+    """How rows at rest become rows of the computation."""
+
+    n_features: int
+    """Features at rest, d."""
+    dtype: np.dtype[Any]
+    """float32 or float64."""
+    mean: Array | None = None
+    """Subtracted from every row, of shape (d,); None: rows as they are."""
+    inverse_scale: Array | None = None
+    """Multiplied with every row after that, of shape (d,); None just if mean is."""
+    constant: float = 0.0
+    """Value of a constant feature at the end of each row, whose weights are the intercept; 0:
+    there is none."""
+
+    @property
+    def width(self) -> int:
+        """Length of a converted row."""
+        return self.n_features + (self.constant != 0)
+
+    def in_dtype(self, dtype: DTypeLike) -> "RowConversion":
+        """Return the same conversion to another dtype."""
+        kind = np.dtype(dtype)
+        return RowConversion(
+            n_features=self.n_features,
+            dtype=kind,
+            mean=None if self.mean is None else self.mean.astype(kind),
+            inverse_scale=None if self.inverse_scale is None else self.inverse_scale.astype(kind),
+            constant=self.constant,
+        )
+
+    def gather(self, X: Array, rows: NDArray[np.int64], out: Array) -> None:
+        """Convert X[rows] into out (n_rows, width)."""
+        gather_rows(X, rows, self.mean, self.inverse_scale, self.constant, out)
+
+
+@dataclass(kw_only=True)
+class Timings:
+    """Seconds spent in each part of the block updates."""
+
+    convert: float = 0.0
+    """Picking rows, converting them, and their duals."""
+    gram: float = 0.0
+    """Gram matrices."""
+    scores: float = 0.0
+    """S = X W."""
+    inner: float = 0.0
+    """The rows' own problems and the corrections between them."""
+    values: float = 0.0
+    """Losses at the scores the rows were solved at."""
+    update: float = 0.0
+    """W += X' dA."""
+
+    def total(self) -> float:
+        """Return the sum of all parts."""
+        return sum(float(getattr(self, field.name)) for field in fields(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockSums:
+    """What a block adds to the running primal and dual."""
+
+    loss: float
+    """sum_i C_i L_i at the scores each row was solved at."""
+    dual: float
+    """sum_i D_i at the new duals."""
+
+
+class BlockUpdater:
+    """The update of one block, with its workspace.
+
+    Parameters
+    ----------
+    loss : Loss
+    conversion : RowConversion
+    n_classes : int
+    block_size : int, at least 1
+        Most rows in a block.
+    """
+
+    def __init__(
+        self, loss: Loss, conversion: RowConversion, n_classes: int, block_size: int
+    ) -> None:
+        self.loss = loss
+        self.conversion = conversion
+        self.block_size = block_size
+        self.timings = Timings()
+        dtype = conversion.dtype
+        self._X = np.empty((block_size, conversion.width), dtype)
+        self._gram = np.empty((block_size, block_size), dtype)
+        self._scores, self._dual, self._delta = (
+            np.empty((block_size, n_classes), dtype) for _ in range(3)
+        )
+
+    def update(
+        self,
+        X: Array,
+        labels: NDArray[np.int32],
+        costs: Array,
+        dual: Array,
+        rows: NDArray[np.int64],
+        W: Array,
+        ratio: float,
+    ) -> BlockSums:
+        """Maximise the dual over some rows, one after the other, and bring W up to date.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n, d), at-rest dtype
+        labels : ndarray of shape (n,), int32
+        costs : ndarray of shape (n,), the dtype of W
+            C times the weight of each row.
+        dual : ndarray of shape (n, n_classes), the dtype of W
+            Feasible for these costs; the entries at `rows` are updated in place.
+        rows : ndarray of shape (n_rows,), int64
+            In the order in which they are solved.
+        W : ndarray of shape (width, n_classes), C-contiguous, float32 or float64
+            Updated in place.
+        ratio : float, at least 1
+            r of the accelerated outer loop (:mod:`dtopk.solvers.acceleration`): the rows are
+            solved for costs/r, and W moves by X' dA / r; 1 for plain SDCA.
+
+        Returns
+        -------
+        BlockSums
+        """
+        n_rows = len(rows)
+        block, scores, a = self._X[:n_rows], self._scores[:n_rows], self._dual[:n_rows]
+        delta, G = self._delta[:n_rows], self._gram[:n_rows, :n_rows]
+        clock = [time.perf_counter()]
+        self.conversion.gather(X, rows, block)
+        take_duals(dual, rows, W.dtype.type(1 / ratio), a)
+        y, cost = labels[rows], costs[rows] / W.dtype.type(ratio)
+        clock.append(time.perf_counter())
+        gram(block, G)
+        clock.append(time.perf_counter())
+        gemm(block, W, scores)
+        clock.append(time.perf_counter())
+        dual_value = self._solve_rows(scores, G, a, delta, y, cost)
+        clock.append(time.perf_counter())
+        loss_value = float(cost.astype(np.float64) @ self.loss.values(scores, y))
+        clock.append(time.perf_counter())
+        gemm(block.T, delta, W, beta=1.0)
+        clock.append(time.perf_counter())
+        put_duals(a, rows, W.dtype.type(ratio), dual)
+        clock.append(time.perf_counter())
+        self._add_times(clock)
+        return BlockSums(loss=ratio * loss_value, dual=ratio * dual_value)
+
+    def _solve_rows(
+        self,
+        scores: Array,
+        G: Array,
+        dual: Array,
+        delta: Array,
+        labels: NDArray[np.int32],
+        costs: Array,
+    ) -> float:
+        value = 0.0
+        n_rows = len(scores)
+        for first in range(0, n_rows, _GROUP_ROWS):
+            last = min(first + _GROUP_ROWS, n_rows)
+            value += self.loss.update_rows(
+                scores, G, dual, delta, labels, costs, first, last
+            )
+            if last < n_rows:
+                gemm(G[last:, first:last], delta[first:last], scores[last:], beta=1.0)
+        return value
+
+    def _add_times(self, clock: list[float]) -> None:
+        spent = np.diff(clock)
+        self.timings.convert += spent[0] + spent[6]
+        self.timings.gram += spent[1]
+        self.timings.scores += spent[2]
+        self.timings.inner += spent[3]
+        self.timings.values += spent[4]
+        self.timings.update += spent[5]
