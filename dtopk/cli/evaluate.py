@@ -1,0 +1,99 @@
+"""`dtopk evaluate`: how accurate a model is on the splits of a store."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+import numpy as np
+
+from dtopk.cli.output import answer, answer_json, format_table, json_option
+from dtopk.cli.progress import RowProgress
+from dtopk.evaluation import AccuracyCounts
+from dtopk.job.scoring import evaluate_split
+from dtopk.model import Model, load_model
+from dtopk_storage import open_store
+
+_K_MAX = 10
+_CLASSES_SHOWN = 5
+_PAIRS_SHOWN = 10
+_PAIRS_LISTED = 100
+
+
+@click.command()
+@click.argument("model_path", metavar="RUN_OR_MODEL")
+@click.argument("store_path", metavar="STORE")
+@click.option(
+    "--split", "splits", multiple=True, default=("test",), show_default=True,
+    help="Split to evaluate; may be given more than once.",
+)  # fmt: skip
+@json_option
+def evaluate(model_path: str, store_path: str, splits: tuple[str, ...], as_json: bool) -> None:
+    """Show how accurate a model is on a store.
+
+    RUN_OR_MODEL is a run folder or a model file. The classes of the store are matched with the
+    model's by name.
+    """
+    model = load_model(model_path)
+    store = open_store(store_path)
+    for split in splits:
+        store.split_ranges(split)
+    results = {}
+    for split in splits:
+        with RowProgress(f"evaluating {split}") as progress:
+            counts = evaluate_split(model, store, split, progress=progress)
+        results[split] = _summarise(counts, model)
+        if not as_json:
+            answer(_describe(split, counts, model))
+    if as_json:
+        answer_json({"model": model_path, "store": store_path, "splits": results})
+
+
+def _summarise(counts: AccuracyCounts, model: Model) -> dict[str, Any]:
+    names = model.classes.tolist()
+    accuracies = counts.accuracy_by_class()
+    return {
+        "n_samples": counts.n_rows,
+        "top_k_accuracy": counts.topk_accuracies(_K_MAX),
+        "class_accuracy": [
+            {"class": name, "n_samples": int(n_rows), "accuracy": float(accuracy)}
+            for name, n_rows, accuracy in zip(names, counts.rows_by_class, accuracies, strict=True)
+        ],
+        "most_confused": [
+            {"class": names[true], "predicted": names[predicted], "n_samples": n_rows}
+            for true, predicted, n_rows in counts.most_confused(_PAIRS_LISTED)
+        ],
+    }
+
+
+def _describe(split: str, counts: AccuracyCounts, model: Model) -> str:
+    topk = [[str(k), f"{100 * share:.2f}%"] for k, share in counts.topk_accuracies(_K_MAX).items()]
+    parts = [
+        f"split {split!r}: {counts.n_rows:,} rows, {model.n_classes:,} classes",
+        format_table(topk, header=("k", "top-k accuracy")),
+    ]
+    accuracies = counts.accuracy_by_class()
+    order = [int(c) for c in np.argsort(accuracies, kind="stable") if counts.rows_by_class[c]]
+    if len(order) > 2 * _CLASSES_SHOWN:
+        worst, best = order[:_CLASSES_SHOWN], order[-_CLASSES_SHOWN:][::-1]
+        parts.append(_describe_classes("worst class", worst, counts, model))
+        parts.append(_describe_classes("best class", best, counts, model))
+    else:
+        parts.append(_describe_classes("class", order, counts, model))
+    confused = [
+        [str(model.classes[true]), str(model.classes[predicted]), f"{n_rows:,}"]
+        for true, predicted, n_rows in counts.most_confused(_PAIRS_SHOWN)
+    ]
+    if confused:
+        parts.append(format_table(confused, header=("most confused", "taken for", "rows")))
+    return "\n\n".join(parts) + "\n"
+
+
+def _describe_classes(
+    title: str, chosen: Sequence[int], counts: AccuracyCounts, model: Model
+) -> str:
+    accuracies = counts.accuracy_by_class()
+    rows = [
+        [str(model.classes[c]), f"{100 * accuracies[c]:.2f}%", f"{counts.rows_by_class[c]:,}"]
+        for c in chosen
+    ]
+    return format_table(rows, header=(title, "accuracy", "rows"))

@@ -1,0 +1,148 @@
+"""What the commands share: their answer, their messages, and the exit status of an error."""
+
+import errno
+import json
+import logging
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+EXIT_FAILED = 1
+EXIT_REFUSED = 2
+EXIT_INTERRUPTED = 130
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object on standard output."
+)
+
+
+def run_and_report(command: click.Command, arguments: Sequence[str] | None) -> int:
+    """Run a command and turn its errors into one line each and an exit status.
+
+    Parameters
+    ----------
+    command : click.Command
+    arguments : sequence of str, or None for those of the process
+
+    Returns
+    -------
+    int
+        The exit status.
+    """
+    _show_warnings_of_the_log()
+    try:
+        status = command.main(
+            args=None if arguments is None else list(arguments),
+            prog_name="dtopk",
+            standalone_mode=False,
+        )
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        report_error("interrupted.")
+        return EXIT_INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return EXIT_REFUSED
+    except click.ClickException as error:
+        report_error(error.format_message())
+        return EXIT_REFUSED
+    except BrokenPipeError:
+        # The reader of our output has gone. What is left of it must not be written at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except ValueError as error:
+        report_error(str(error))
+        return EXIT_REFUSED
+    except OSError as error:
+        report_error(_describe_os_error(error))
+        return EXIT_FAILED if error.errno in _FAULTS_OF_THE_MACHINE else EXIT_REFUSED
+    return status if isinstance(status, int) else 0
+
+
+_FAULTS_OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EROFS)
+
+
+def report_error(message: str) -> None:
+    """Say what is wrong, on one line of standard error."""
+    click.echo(f"error: {' '.join(message.split())}", err=True)
+
+
+def tell(message: str) -> None:
+    """Write a message to standard error, where it does not mix with the answer."""
+    click.echo(message, err=True)
+
+
+def tell_written(path: str | os.PathLike[str]) -> None:
+    """Say which file or folder was written."""
+    tell(f"wrote {Path(path)}")
+
+
+def answer(text: str) -> None:
+    """Write the command's answer to standard output."""
+    click.echo(text)
+
+
+def answer_json(fields: Mapping[str, Any]) -> None:
+    """Write the command's answer as one JSON object; numbers that JSON lacks become null."""
+    click.echo(json.dumps(_without_nan(fields), allow_nan=False, default=str))
+
+
+def format_table(rows: Sequence[Sequence[str]], *, header: Sequence[str]) -> str:
+    """Lay out rows in columns as wide as their longest cell.
+
+    Parameters
+    ----------
+    rows : sequence of rows, each a sequence of str
+    header : sequence of str
+
+    Returns
+    -------
+    str
+        Lines; a cell that is a number stands at the right of its column.
+    """
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = []
+    for row in (header, *rows):
+        cells = (
+            cell.rjust(width) if _is_number(cell) else cell.ljust(width)
+            for cell, width in zip(row, widths, strict=True)
+        )
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _is_number(cell: str) -> bool:
+    return cell.rstrip("%").replace(".", "", 1).replace(",", "").isdigit()
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _describe_os_error(error: OSError) -> str:
+    if error.filename is None or error.strerror is None:
+        return f"{error}."
+    return f"{error.strerror}: {str(error.filename)!r}."
+
+
+def _show_warnings_of_the_log() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("warning: %(message)s"))
+    handler.setLevel(logging.WARNING)
+    for name in ("dtopk", "dtopk_storage"):
+        log = logging.getLogger(name)
+        if not log.handlers:
+            log.addHandler(handler)
+            log.propagate = False

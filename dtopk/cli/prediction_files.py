@@ -1,0 +1,180 @@
+"""Files that predictions are written to: CSV, Parquet or zarr, by the file's extension."""
+
+import contextlib
+import csv
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dtopk.atomic import replace_when_complete, write_text
+from dtopk.job.scoring import TopClasses
+from dtopk.model import Model
+from dtopk_storage.chunked import ChunkedArray
+
+WriteTop = Callable[[TopClasses], None]
+
+_ZARR_CHUNK_ROWS = 65536
+
+
+def check_target(path: Path, *, overwrite: bool) -> None:
+    """Refuse an extension that is not known and, unless told otherwise, a path that is taken."""
+    if path.suffix not in _OPENERS:
+        raise ValueError(
+            f"name of the output must end in {', '.join(map(repr, _OPENERS))}, got {str(path)!r}."
+        )
+    if path.suffix == ".parquet":
+        _import_pyarrow()
+    if path.exists() and not overwrite:
+        raise ValueError(
+            f"output must be a new path, got {str(path)!r}. Choose another one or use --overwrite."
+        )
+
+
+@contextlib.contextmanager
+def open_predictions(path: Path, *, model: Model, n_rows: int, k: int) -> Iterator[WriteTop]:
+    """Open a file that appears under its name once all rows are written.
+
+    Parameters
+    ----------
+    path : Path
+        Ends in '.csv', '.parquet' or '.zarr'. What is there is replaced.
+    model : Model
+    n_rows : int
+        Rows that will be written.
+    k : int
+        Classes of a row.
+
+    Yields
+    ------
+    callable
+        Takes a `TopClasses`, the next rows.
+    """
+    with _OPENERS[path.suffix](path, model, n_rows, k) as write:
+        yield write
+
+
+@contextlib.contextmanager
+def _open_csv(path: Path, model: Model, n_rows: int, k: int) -> Iterator[WriteTop]:
+    with replace_when_complete(path) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(_column_names(k))
+
+        def write(top: TopClasses) -> None:
+            columns = [column.tolist() for column in _columns(top).values()]
+            writer.writerows(zip(*columns, strict=True))
+
+        yield write
+        # The binary file below is closed, and renamed, by its owner.
+        text.detach()
+
+
+@contextlib.contextmanager
+def _open_parquet(path: Path, model: Model, n_rows: int, k: int) -> Iterator[WriteTop]:
+    pa, pq = _import_pyarrow()
+    label_type = pa.int64() if model.classes.dtype.kind in "iu" else pa.string()
+    score_type = pa.from_numpy_dtype(model.W.dtype)
+    types = [pa.int64(), *[label_type, score_type] * k]
+    schema = pa.schema(list(zip(_column_names(k), types, strict=True)))
+    with replace_when_complete(path) as file, pq.ParquetWriter(file, schema) as writer:
+
+        def write(top: TopClasses) -> None:
+            columns = [pa.array(column) for column in _columns(top).values()]
+            writer.write_table(pa.table(columns, schema=schema))
+
+        yield write
+
+
+@contextlib.contextmanager
+def _open_zarr(path: Path, model: Model, n_rows: int, k: int) -> Iterator[WriteTop]:
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    try:
+        partial.mkdir()
+        write_text(partial / "zarr.json", _zarr_group(model))
+        rows = _ZarrColumn(partial / "row", (n_rows,), np.dtype(np.int64))
+        codes = _ZarrColumn(partial / "label_codes", (n_rows, k), np.dtype(np.int32))
+        scores = _ZarrColumn(partial / "scores", (n_rows, k), model.W.dtype)
+
+        def write(top: TopClasses) -> None:
+            rows.append(np.arange(top.start, top.start + len(top.columns)))
+            codes.append(top.columns.astype(np.int32))
+            scores.append(top.scores)
+
+        yield write
+        if path.exists():
+            shutil.rmtree(path)
+        partial.rename(path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+class _ZarrColumn:
+    """An array that rows are appended to; a chunk is written when it is full."""
+
+    def __init__(self, path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]):
+        self._array = ChunkedArray(
+            path=path,
+            shape=shape,
+            chunk_rows=min(_ZARR_CHUNK_ROWS, shape[0]),
+            dtype=dtype,
+            compression="zstd",
+        )
+        self._array.write_metadata(("row", "place")[: len(shape)])
+        self._waiting = np.empty((0, *shape[1:]), dtype)
+        self._n_chunks = 0
+
+    def append(self, values: NDArray[Any]) -> None:
+        self._waiting = np.concatenate([self._waiting, values])
+        while self._n_chunks < self._array.n_chunks:
+            start, stop = self._array.rows_of(self._n_chunks)
+            if len(self._waiting) < stop - start:
+                break
+            self._array.write_chunk(self._n_chunks, self._waiting[: stop - start])
+            self._waiting = self._waiting[stop - start :]
+            self._n_chunks += 1
+
+
+_OPENERS: dict[str, Callable[..., contextlib.AbstractContextManager[WriteTop]]] = {
+    ".csv": _open_csv,
+    ".parquet": _open_parquet,
+    ".zarr": _open_zarr,
+}
+
+
+def _column_names(k: int) -> list[str]:
+    names = ["row"]
+    for place in range(1, k + 1):
+        names += [f"label_{place}", f"score_{place}"]
+    return names
+
+
+def _columns(top: TopClasses) -> dict[str, NDArray[Any]]:
+    arrays = [np.arange(top.start, top.start + len(top.columns))]
+    for place in range(top.columns.shape[1]):
+        arrays += [top.labels[:, place], top.scores[:, place]]
+    return dict(zip(_column_names(top.columns.shape[1]), arrays, strict=True))
+
+
+def _zarr_group(model: Model) -> str:
+    attributes = {"class_names": model.classes.tolist()}
+    group = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+    return json.dumps(group, indent=2)
+
+
+def _import_pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ValueError(
+            "output in Parquet must have pyarrow, which is not installed. "
+            "Install dtopk[parquet], or write '.csv' or '.zarr'."
+        ) from error
+    return pyarrow, pyarrow.parquet

@@ -1,0 +1,75 @@
+"""`dtopk ui`: the recorded runs, in MLflow's web pages."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from dtopk.cli.output import answer, tell
+
+
+@click.command()
+@click.option(
+    "--uri", default="",
+    help="MLflow tracking URI.  [default: $MLFLOW_TRACKING_URI, or runs/mlflow.db]",
+)  # fmt: skip
+@click.option("--experiment", default="dtopk", show_default=True, help="Experiment to link to.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=5000, show_default=True,
+    help="Port of this machine that the pages are served on.",
+)  # fmt: skip
+def ui(uri: str, experiment: str, port: int) -> None:
+    """Open the runs recorded with MLflow in a browser.
+
+    Serves the pages on this machine alone until Ctrl-C. For a tracking server, whose pages are
+    up already, it prints their address.
+    """
+    from dtopk.tracking import default_tracking_uri, find_experiment
+
+    uri = uri or default_tracking_uri("runs")
+    _check_database(uri)
+    experiment_id = find_experiment(uri, experiment)
+    if not experiment_id:
+        raise ValueError(f"experiment must be one of those at {uri!r}, got {experiment!r}.")
+    if uri.startswith(("http://", "https://")):
+        answer(_page(uri.rstrip("/"), experiment_id))
+        return
+    answer(_page(f"http://127.0.0.1:{port}", experiment_id))
+    tell("Starting the server; it stops with Ctrl-C.")
+    _serve(uri, port)
+
+
+def _page(address: str, experiment_id: str) -> str:
+    # Without the workflow type MLflow opens its pages for language models, which are empty here.
+    return (
+        f"{address}/#/experiments/{experiment_id}/runs"
+        "?compareRunsMode=CHART&workflowType=machine_learning"
+    )
+
+
+def _check_database(uri: str) -> None:
+    """Refuse a database that is not there: MLflow would make an empty one."""
+    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).is_file():
+        raise ValueError(
+            f"tracking store {uri!r} does not exist. Name another one with --uri, "
+            "or go to the folder that holds 'runs'."
+        )
+
+
+def _serve(uri: str, port: int) -> None:
+    command = [
+        *(sys.executable, "-m", "mlflow", "server"),
+        *("--backend-store-uri", uri),
+        *("--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
+        *("--allowed-hosts", f"127.0.0.1:{port},localhost:{port}"),
+    ]
+    # The job runner would start eight more processes, which serve features that are not used.
+    environment = os.environ | {
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "DO_NOT_TRACK": "true",
+    }
+    status = subprocess.run(command, env=environment, check=False).returncode
+    if status:
+        raise click.ClickException(f"the MLflow server stopped with status {status}.")

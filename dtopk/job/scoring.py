@@ -1,0 +1,105 @@
+"""Run a model over the rows of a store: its accuracy, and its best classes of every row."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dtopk.evaluation import AccuracyCounts, match_classes
+from dtopk.model import Model
+from dtopk_storage import FeatureStore
+
+_BATCH_BYTES = 64 * 10**6
+"""Features and scores of a batch take about so much memory."""
+
+
+def evaluate_split(
+    model: Model,
+    store: FeatureStore,
+    split: str,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> AccuracyCounts:
+    """Count how accurate a model is on the rows of a split.
+
+    Parameters
+    ----------
+    model : Model
+    store : FeatureStore
+        Its classes are matched with the model's by name; their order may differ.
+    split : str
+    progress : callable, optional
+        Called with the rows done and the rows to do.
+
+    Returns
+    -------
+    AccuracyCounts
+        In the classes of the model.
+
+    Raises
+    ------
+    ValueError
+        If the store has other features, or a row of a class that the model was not trained on.
+    """
+    check_features(model, store)
+    columns = match_classes(store.class_names, model.classes)
+    counts = AccuracyCounts(n_classes=model.n_classes)
+    n_rows = store.split_size(split)
+    for batch in store.iter_batches(split, batch_rows(model)):
+        y = columns[batch.y]
+        _check_known(y, batch.y, batch.start, store, split)
+        counts.update(y, model.decision_function(batch.X))
+        if progress is not None:
+            progress(counts.n_rows, n_rows)
+    return counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopClasses:
+    """The best classes of consecutive rows."""
+
+    start: int
+    """First row."""
+    columns: NDArray[np.intp]
+    """Columns of W, best first, shape (n_rows, k)."""
+    labels: NDArray[Any]
+    """Their class names, shape (n_rows, k)."""
+    scores: NDArray[Any]
+    """Their scores, shape (n_rows, k)."""
+
+
+def check_features(model: Model, store: FeatureStore) -> None:
+    """Refuse a store whose rows the model cannot score."""
+    if store.n_features != model.n_features:
+        raise ValueError(
+            f"n_features of {store.path!r} must be {model.n_features}, as the model was trained "
+            f"on, got {store.n_features}."
+        )
+
+
+def batch_rows(model: Model) -> int:
+    """Choose how many rows are scored at a time."""
+    row_bytes = model.W.dtype.itemsize * (model.n_features + 2 * model.n_classes)
+    return max(1, _BATCH_BYTES // row_bytes)
+
+
+def iter_array_batches(X: NDArray[Any], rows: int) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Cut an array into runs of rows, each with the number of its first."""
+    for start in range(0, len(X), rows):
+        yield start, X[start : start + rows]
+
+
+def _check_known(
+    y: NDArray[np.int64], codes: NDArray[Any], start: int, store: FeatureStore, split: str
+) -> None:
+    unknown = np.flatnonzero(y < 0)
+    if len(unknown):
+        row = int(unknown[0])
+        name = store.class_names[int(codes[row])]
+        raise ValueError(
+            f"label of row {start + row} must be one of the model's classes, got {name!r}, which "
+            f"training never saw. In split {split!r} of {store.path!r}. Evaluate another split, "
+            "or train on a store that has the class."
+        )

@@ -1,0 +1,58 @@
+"""Fixtures of the command line's tests."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from dtopk.cli import dtopk
+from dtopk.cli.output import run_and_report
+from dtopk.model import Model
+from tests.small_stores import make_rows, make_store
+
+
+@pytest.fixture
+def call(capsys):
+    """Call the command line, as a shell would: exit status and both outputs come back."""
+
+    def call(*arguments):
+        capsys.readouterr()
+        status = run_and_report(dtopk, [str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return SimpleNamespace(status=status, out=out, err=err)
+
+    return call
+
+
+@pytest.fixture
+def call_json(call):
+    """Call with --json, and hold it to one JSON object on standard output."""
+
+    def call_json(*arguments):
+        result = call(*arguments, "--json")
+        assert result.status == 0, result.err
+        assert result.out.count("\n") == 1
+        return json.loads(result.out)
+
+    return call_json
+
+
+@pytest.fixture
+def store(tmp_path):
+    return make_store(tmp_path / "small.zarr")
+
+
+@pytest.fixture
+def model_path(tmp_path):
+    """Save a model that scores by the nearest mean: <x, mean> - |mean|^2 / 2."""
+    X, y = make_rows(2000, seed=3)
+    means = np.stack([X[y == label].mean(axis=0) for label in range(4)], axis=1)
+    Model(
+        W=means,
+        intercept=-0.5 * (means**2).sum(axis=0),
+        classes=np.array(["ant", "bee", "cat", "dog"]),
+        loss="topk_hinge_alpha",
+        loss_parameters={"k": 1, "gamma": 0.0, "smoothing": "lapin"},
+    ).save(tmp_path / "model.npz")
+    return tmp_path / "model.npz"
