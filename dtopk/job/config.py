@@ -51,7 +51,7 @@ class ModelSection:
     smoothing: str = "lapin"
     """Form of the smoothing: 'lapin' or 'moreau'. They are two different losses."""
     C: float = 1.0
-    """Weight of the loss against the regularizer |W|^2 / 2: C = 1/(lambda n_samples)."""
+    """Weight of the loss against half the squared norm of W: C = 1/(lambda n_samples)."""
     fit_intercept: bool = False
     """Add a constant feature, whose weights are penalised as all others are."""
     intercept_scaling: float = 1.0

@@ -1,6 +1,7 @@
 """Job files: what they take, what they refuse, and how they say it."""
 
 import dataclasses
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -211,3 +212,15 @@ def test_memory_limit_in_bytes(text, n_bytes):
 @pytest.mark.parametrize("path", sorted(JOBS.glob("*.toml")), ids=lambda path: path.name)
 def test_job_files_of_the_project_load(path):
     assert load_job(path).data.store.endswith(".zarr")
+
+
+def test_readme_lists_every_key_with_its_default():
+    lines = (JOBS / "README.md").read_text().splitlines()
+    cells = [line.split("`") for line in lines if line.startswith("| `")]
+    rows = {row[1]: row[3] for row in cells if len(row) >= 5}
+    for section, values in job_to_dict(TrainJob()).items():
+        if section == "version":
+            continue
+        assert f"### [{section}]" in lines
+        for key, value in values.items():
+            assert tomllib.loads(f"value = {rows[key]}")["value"] == value, key
