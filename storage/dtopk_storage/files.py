@@ -60,7 +60,7 @@ def write_atomic(path: Path, pieces: Sequence[Bytes | bytes], *, durable: bool) 
     try:
         with temporary.open("wb") as file:
             for piece in pieces:
-                file.write(piece)
+                file.write(piece if isinstance(piece, bytes) else piece.data)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
@@ -87,7 +87,7 @@ def read_pieces(path: Path, pieces: Sequence[Bytes]) -> None:
     """
     with path.open("rb", buffering=0) as file:
         for piece in pieces:
-            view = memoryview(piece)
+            view = piece.data
             while view.nbytes:
                 got = file.readinto(view)
                 if not got:

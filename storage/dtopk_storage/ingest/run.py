@@ -1,0 +1,388 @@
+"""The run of an ingest, from the source to the store in its place."""
+
+import contextlib
+import dataclasses
+import datetime
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dtopk_storage.chunked import ChunkedArray
+from dtopk_storage.errors import DatasetError
+from dtopk_storage.files import exclusive_lock, is_disk_full
+from dtopk_storage.ingest.assembly import ChunkAssembly
+from dtopk_storage.ingest.buckets import Buckets
+from dtopk_storage.ingest.labels import read_labels, read_weights
+from dtopk_storage.ingest.options import IngestOptions
+from dtopk_storage.ingest.plan import Plan, fingerprint, load_plan, save_plan
+from dtopk_storage.ingest.splits import arrange
+from dtopk_storage.manifest import TRAIN, Manifest, check_class_names
+from dtopk_storage.sources.base import Rows, Source, Vector
+from dtopk_storage.sources.formats import open_source
+from dtopk_storage.store import FeatureStore, open_store
+from dtopk_storage.values import as_feature_dtype, convert_features
+from dtopk_storage.verification import check_weights
+from dtopk_storage.writer import (
+    Columns,
+    check_compression,
+    check_target,
+    default_chunk_rows,
+    features_array,
+    finish_store,
+    publish,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class IngestProgress:
+    """How far an ingest is."""
+
+    stage: str
+    """labels, shuffle or features."""
+    rows: int
+    """Rows that the stage is through with."""
+    n_samples: int | None
+    """All rows; None while they are not counted yet."""
+
+
+ProgressCallback = Callable[[IngestProgress], None]
+
+
+def ingest(
+    source: str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    options: IngestOptions | None = None,
+    progress: ProgressCallback | None = None,
+) -> FeatureStore:
+    """Make a store from a source.
+
+    Two passes: one over the labels, which finds the classes, the splits and the order of the
+    rows, and one over the features, which writes the chunks. The work is done in a folder
+    beside the store, ``path`` with ``.partial`` after it. When it is broken off, the same
+    command goes on after the last whole chunk, and the store is the same to the last byte.
+
+    Memory holds 4 bytes a row for the labels, 8 for the weights, 20 when rows change places,
+    a few chunks, and two buckets of 128 MiB when shuffling. Shuffling needs the size of the
+    features on disk once more while it works.
+
+    Parameters
+    ----------
+    source : str or path-like
+    path : str or path-like
+        Of the store to be.
+    options : IngestOptions or None
+    progress : callable or None
+        Called with an `IngestProgress` as rows are done.
+
+    Returns
+    -------
+    FeatureStore
+
+    Raises
+    ------
+    DatasetError
+        Of the source, or for want of room on the disk.
+    """
+    options = options or IngestOptions()
+    origin, target = Path(source), Path(path)
+    check_target(target, overwrite=options.overwrite)
+    opened = _open_inputs(origin, options)
+    command = fingerprint(origin, options)
+    work = target.with_name(f"{target.name}.partial")
+    work.mkdir(parents=True, exist_ok=True)
+    with _only_one(work):
+        plan = load_plan(work, command)
+        run = _Run(opened, origin, target, work, options, progress or (lambda _: None))
+        try:
+            run.write(plan or run.plan(command))
+        except DatasetError:
+            # What is wrong in a source changes with it, and then nothing here is of use.
+            shutil.rmtree(work)
+            raise
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            raise DatasetError(
+                f"no space is left for {str(work)!r}, after {run.rows_done} rows of features. "
+                f"Free some and run the same command again: it goes on from there."
+            ) from error
+    shutil.rmtree(work)
+    return open_store(target)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class _Inputs:
+    """What an ingest reads."""
+
+    source: Source
+    labels: Vector
+    weights: Vector | None
+    split_names: Vector | None
+
+
+def _open_inputs(origin: Path, options: IngestOptions) -> _Inputs:
+    """Open the source and what belongs to it, and set the columns aside that are no features."""
+    source = open_source(origin, options.reading, options.source_format)
+
+    def open_vector(path: Path | None, key: str | None) -> Vector:
+        if path is None:
+            return source.open_vector(key)
+        return open_source(path, options.reading).open_vector(key)
+
+    inputs = _Inputs(
+        source=source,
+        labels=open_vector(options.labels, options.labels_key),
+        weights=open_vector(options.weights, options.weights_key) if options.has_weights else None,
+        split_names=(
+            open_vector(options.split_names, options.split_names_key)
+            if options.has_split_names
+            else None
+        ),
+    )
+    own = [
+        vector.column
+        for path, vector in (
+            (options.labels, inputs.labels),
+            (options.weights, inputs.weights),
+            (options.split_names, inputs.split_names),
+        )
+        if path is None and vector is not None and vector.column is not None
+    ]
+    skipped = (*options.reading.skip_columns, *own)
+    source.options = dataclasses.replace(options.reading, skip_columns=skipped)
+    return inputs
+
+
+@contextlib.contextmanager
+def _only_one(work: Path) -> Iterator[None]:
+    """Hold the working folder, so that no chunk has two writers."""
+    try:
+        with exclusive_lock(work / "lock"):
+            yield
+    except BlockingIOError as error:
+        raise DatasetError(
+            f"{str(work)!r} must have one writer, but another ingest is at work in it. "
+            f"Wait for its end, or choose another path."
+        ) from error
+
+
+class _Run:
+    """One ingest: its inputs, where it writes, and how far it is."""
+
+    def __init__(
+        self,
+        inputs: _Inputs,
+        origin: Path,
+        target: Path,
+        work: Path,
+        options: IngestOptions,
+        progress: ProgressCallback,
+    ) -> None:
+        self._inputs = inputs
+        self._origin = origin
+        self._target = target
+        self._work = work
+        self._options = options
+        self._progress = progress
+        self.rows_done = 0
+
+    def plan(self, command: dict[str, Any]) -> Plan:
+        """Read everything but the features, and check what can be checked before those."""
+        labels, class_names, class_name_type = read_labels(
+            self._inputs.labels, lambda rows: self._report("labels", rows, None)
+        )
+        n_samples = len(labels)
+        check_class_names(class_names, str(self._origin))
+        rows = self._inputs.source.open_rows()
+        self._check_length("features", rows.place, rows.n_samples, n_samples)
+        weights = self._read_weights(n_samples)
+        place = repr(str(self._origin))
+        arrangement = arrange(self._options, n_samples, self._inputs.split_names, place)
+        order = arrangement.order
+        manifest = Manifest(
+            n_samples=n_samples,
+            n_features=rows.n_features,
+            dtype=self._dtype(rows).name,
+            kind="multiclass",
+            class_names=class_names,
+            class_name_type=class_name_type,
+            splits=arrangement.splits,
+            has_sample_weight=weights is not None,
+            has_row_id=order is not None,
+            provenance=_provenance(self._origin, self._options, rows),
+        )
+        columns = Columns(
+            labels=labels if order is None else labels[order],
+            sample_weight=weights if weights is None or order is None else weights[order],
+            row_id=order,
+        )
+        plan = Plan(manifest=manifest, columns=columns)
+        self._check_space(manifest)
+        save_plan(self._work, command, plan)
+        return plan
+
+    def write(self, plan: Plan) -> None:
+        """Write the chunks that are missing, then the rest, and put the store in its place."""
+        manifest = plan.manifest
+        folder = self._work / "store"
+        folder.mkdir(exist_ok=True)
+        features = self._features(manifest, folder)
+        assembly = ChunkAssembly(features, manifest.splits[TRAIN])
+        self.rows_done = assembly.rows_done
+        if not assembly.is_done:
+            if self._options.shuffle:
+                self._write_shuffled(features, assembly, plan)
+            else:
+                self._write_streamed(features, assembly, plan)
+        finish_store(
+            folder,
+            features=features,
+            columns=plan.columns,
+            statistics=assembly.statistics,
+            manifest=manifest,
+        )
+        check_target(self._target, overwrite=self._options.overwrite)
+        publish(folder, self._target)
+
+    def _write_streamed(self, features: ChunkedArray, assembly: ChunkAssembly, plan: Plan) -> None:
+        """Read the source once and write each chunk when its rows are there."""
+        n_samples = features.shape[0]
+        order = plan.columns.row_id
+        missing = assembly.missing_rows()
+        if order is None:
+            places, start = np.arange(n_samples), int(np.argmax(missing))
+        else:
+            places = np.empty(n_samples, np.int64)
+            places[order] = np.arange(n_samples)
+            start = int(order[missing].min())
+        for first, X in self._blocks(features, start):
+            assembly.add(X, places[first : first + len(X)])
+            self.rows_done = assembly.rows_done
+            self._report("features", self.rows_done, n_samples)
+
+    def _write_shuffled(self, features: ChunkedArray, assembly: ChunkAssembly, plan: Plan) -> None:
+        """Deal the rows to buckets, then write the chunks of each bucket."""
+        n_samples, n_features = features.shape
+        order = plan.columns.row_id
+        assert order is not None
+        buckets = Buckets(
+            self._work / "buckets",
+            order,
+            n_features=n_features,
+            dtype=features.dtype,
+            chunk_rows=features.chunk_rows,
+        )
+        if buckets.n_dealt < n_samples:
+            for _, X in self._blocks(features, buckets.n_dealt):
+                buckets.deal(X)
+                self._report("shuffle", buckets.n_dealt, n_samples)
+        for bucket in range(buckets.n_buckets):
+            start, stop = buckets.rows_of(bucket)
+            if not assembly.is_chunk_done(start, stop):
+                assembly.add(buckets.read(bucket), np.arange(start, stop))
+                self.rows_done = assembly.rows_done
+                self._report("features", self.rows_done, n_samples)
+            buckets.discard(bucket)
+
+    def _blocks(self, features: ChunkedArray, start: int) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Read the source from a row on, as the store will have it, and check its length."""
+        rows = self._inputs.source.open_rows()
+        n_samples = features.shape[0]
+        done = start
+        for block in rows.blocks(start):
+            if done + len(block) > n_samples:
+                break
+            yield (
+                done,
+                convert_features(
+                    block,
+                    features.dtype,
+                    divide_by=self._options.divide_by,
+                    place=rows.place,
+                    start=done,
+                ),
+            )
+            done += len(block)
+        else:
+            self._check_length("features", rows.place, done, n_samples)
+            return
+        raise DatasetError(
+            f"features and labels must have as many rows, got {n_samples} labels "
+            f"and more rows of features in {rows.place}."
+        )
+
+    def _features(self, manifest: Manifest, folder: Path) -> ChunkedArray:
+        dtype = as_feature_dtype(manifest.dtype)
+        return features_array(
+            folder,
+            shape=(manifest.n_samples, manifest.n_features),
+            dtype=dtype,
+            chunk_rows=default_chunk_rows(manifest.n_features, dtype, self._options.chunk_bytes),
+            compression=check_compression(self._options.compression),
+        )
+
+    def _dtype(self, rows: Rows) -> np.dtype[Any]:
+        """Return the dtype asked for, or the source's where a store can have it."""
+        if self._options.dtype is not None:
+            return as_feature_dtype(self._options.dtype)
+        return as_feature_dtype(rows.dtype if rows.dtype.kind == "f" else "float32")
+
+    def _read_weights(self, n_samples: int) -> NDArray[np.float64] | None:
+        vector = self._inputs.weights
+        if vector is None:
+            return None
+        weights = read_weights(vector)
+        self._check_length("sample weights", vector.place, len(weights), n_samples)
+        check_weights(weights, 0, vector.place)
+        return weights
+
+    def _check_length(self, what: str, place: str, got: int | None, n_samples: int) -> None:
+        if got is not None and got != n_samples:
+            raise DatasetError(
+                f"{what} and labels must have as many rows, got {got} in {place} "
+                f"and {n_samples} labels in {self._inputs.labels.place}."
+            )
+
+    def _check_space(self, manifest: Manifest) -> None:
+        """Refuse to begin what cannot fit; how small compression makes it is not known."""
+        if self._options.compression != "none":
+            return
+        row_bytes = manifest.n_features * as_feature_dtype(manifest.dtype).itemsize
+        needed = manifest.n_samples * row_bytes * (2 if self._options.shuffle else 1)
+        free = shutil.disk_usage(self._work).free
+        if needed > free:
+            raise DatasetError(
+                f"free space for {str(self._target)!r} must be at least {needed / 1e9:.1f} GB "
+                f"({manifest.n_samples} rows of {row_bytes} bytes"
+                f"{', twice to shuffle them' if self._options.shuffle else ''}), "
+                f"got {free / 1e9:.1f} GB."
+            )
+
+    def _report(self, stage: str, rows: int, n_samples: int | None) -> None:
+        self._progress(IngestProgress(stage=stage, rows=rows, n_samples=n_samples))
+
+
+def _provenance(origin: Path, options: IngestOptions, rows: Rows) -> dict[str, object]:
+    """Say where the rows are from and what was done to them; nothing that differs by the run."""
+    modified = datetime.datetime.fromtimestamp(origin.stat().st_mtime, datetime.UTC)
+    fields: dict[str, object] = {
+        "source": os.path.abspath(origin),
+        "source_modified": modified.isoformat(timespec="seconds"),
+        "source_dtype": rows.dtype.name,
+        "divide_by": options.divide_by,
+        "shuffle": options.shuffle,
+        "seed": options.seed,
+    }
+    for name, path in (
+        ("labels", options.labels),
+        ("weights", options.weights),
+        ("split_names", options.split_names),
+    ):
+        if path is not None:
+            fields[name] = os.path.abspath(path)
+    return fields

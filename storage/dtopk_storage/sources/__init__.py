@@ -1,0 +1,1 @@
+"""Files that a store can be made from, one format a module."""

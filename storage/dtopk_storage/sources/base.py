@@ -1,0 +1,227 @@
+"""What every format gives: rows of features, and one value a row."""
+
+import abc
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dtopk_storage.errors import DatasetError
+
+IndexBase = Literal["auto", "0", "1"]
+
+FEATURE_KEYS = ("X", "features")
+LABEL_KEYS = ("y", "label", "labels", "target", "class")
+
+_BLOCK_BYTES = 8 << 20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """How a source is to be read, where its own metadata does not say."""
+
+    features_key: str | None = None
+    """Member, dataset, array or list column with the features; None looks for the usual names."""
+    skip_columns: tuple[str, ...] = ()
+    """Columns of a table that are not features."""
+    header: bool = True
+    """Whether the first line of a CSV file names the columns."""
+    delimiter: str | None = None
+    """Between the columns of a CSV file; None takes a tab for .tsv and a comma otherwise."""
+    n_features: int | None = None
+    """Of an svmlight file; None takes the largest index in it."""
+    index_base: IndexBase = "auto"
+    """First index of an svmlight file; auto takes 0 where a 0 occurs and 1 otherwise."""
+
+    def __post_init__(self) -> None:
+        if self.n_features is not None and self.n_features < 1:
+            raise ValueError(f"n_features must be at least 1, got {self.n_features}.")
+        if self.delimiter is not None and len(self.delimiter) != 1:
+            raise ValueError(f"delimiter must be one character, got {self.delimiter!r}.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Rows of features, in the order of the source."""
+
+    place: str
+    """What to call the source in messages."""
+    n_samples: int | None
+    """Number of rows, or None when only reading to the end tells."""
+    n_features: int
+    """Number of features."""
+    dtype: np.dtype[Any]
+    """Dtype that the blocks have, or for text the one to store by default."""
+    blocks: Callable[[int], Iterator[NDArray[Any]]]
+    """Reads from a row on: blocks of shape (rows, n_features), any real dtype."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Vector:
+    """One value a row, in the order of the source."""
+
+    place: str
+    """What to call it in messages."""
+    blocks: Callable[[], Iterator[NDArray[Any]]]
+    """Reads from the start: blocks of shape (rows,), any dtype."""
+    column: str | None = None
+    """Column of a table that it is, which then is no feature."""
+    is_text: bool = False
+    """Whether the values are strings only because a text file has no types."""
+
+
+class Source(abc.ABC):
+    """A file, or a folder, of one format.
+
+    Parameters
+    ----------
+    path : Path
+    options : SourceOptions
+    """
+
+    def __init__(self, path: Path, options: SourceOptions) -> None:
+        self.path = path
+        self.options = options
+
+    @abc.abstractmethod
+    def open_rows(self) -> Rows:
+        """Open the features."""
+
+    @abc.abstractmethod
+    def open_vector(self, key: str | None) -> Vector:
+        """Open one value a row.
+
+        Parameters
+        ----------
+        key : str or None
+            Name of the member, dataset, array or column. None looks for labels by the usual
+            names.
+        """
+
+
+def block_rows(n_features: int, itemsize: int) -> int:
+    """Return how many rows to read at a time.
+
+    Parameters
+    ----------
+    n_features, itemsize : int
+        Values in a row, and bytes of one.
+    """
+    return max(1, _BLOCK_BYTES // max(1, n_features * itemsize))
+
+
+def check_matrix(shape: Sequence[int], dtype: np.dtype[Any], place: str) -> None:
+    """Refuse features that are not a two-dimensional array of real numbers.
+
+    Parameters
+    ----------
+    shape : sequence of int
+    dtype : dtype
+    place : str
+        For the message.
+    """
+    if len(shape) != 2 or 0 in shape:
+        raise DatasetError(
+            f"features must have shape (n_samples, n_features), none of them 0, "
+            f"got {tuple(shape)} in {place}."
+        )
+    check_real(dtype, place)
+
+
+def check_real(dtype: np.dtype[Any], place: str) -> None:
+    """Refuse features of a dtype that a store cannot take.
+
+    Parameters
+    ----------
+    dtype : dtype
+    place : str
+        For the message.
+    """
+    if dtype.kind not in "biuf" or dtype.itemsize > 8:
+        # numpy saves the bfloat16 of other packages as two raw bytes.
+        hint = " bfloat16 is not supported: convert to float32." if dtype.str[1:] == "V2" else ""
+        raise DatasetError(
+            f"features must be float16, float32, float64, integers or bool, "
+            f"got {dtype.name!r} in {place}.{hint}"
+        )
+
+
+def choose_key(
+    key: str | None, names: Iterable[str], usual: Sequence[str], *, what: str, place: str
+) -> str:
+    """Return the name asked for, or the first usual one that is there.
+
+    Parameters
+    ----------
+    key : str or None
+    names : iterable of str
+        That are there.
+    usual : sequence of str
+    what : str
+        features or labels, for the message.
+    place : str
+        For the message.
+
+    Raises
+    ------
+    DatasetError
+        Names those that are there.
+    """
+    present = list(names)
+    if key is not None and key in present:
+        return key
+    if key is None:
+        for name in usual:
+            if name in present:
+                return name
+    wanted = f"{key!r}" if key is not None else " or ".join(repr(name) for name in usual)
+    shown = ", ".join(repr(name) for name in present[:20]) + (", ..." if len(present) > 20 else "")
+    raise DatasetError(
+        f"{what} in {place} must be {wanted}, got only {shown or 'nothing'}. Name the key."
+    )
+
+
+def require(package: str, extra: str) -> None:
+    """Refuse a format whose package is not installed.
+
+    Parameters
+    ----------
+    package : str
+        Import name.
+    extra : str
+        Of dtopk, that installs it.
+
+    Raises
+    ------
+    DatasetError
+    """
+    import importlib.util
+
+    if importlib.util.find_spec(package) is None:
+        raise DatasetError(
+            f"{package} must be installed to read this format, but is not. "
+            f'Run: pip install "dtopk[{extra}]"'
+        )
+
+
+@contextlib.contextmanager
+def reading(place: str, *errors: type[Exception]) -> Iterator[None]:
+    """Turn a library's errors about a file into one that names the file.
+
+    Parameters
+    ----------
+    place : str
+        What is read, for the message.
+    *errors : type
+        What the library raises.
+    """
+    try:
+        yield
+    except DatasetError:
+        raise
+    except errors as error:
+        raise DatasetError(f"{place} must be readable, got: {error}") from error

@@ -1,0 +1,78 @@
+"""The format of a file, from its name."""
+
+from pathlib import Path
+
+from dtopk_storage.errors import DatasetError
+from dtopk_storage.sources.base import Source, SourceOptions
+from dtopk_storage.sources.csv_table import CsvSource
+from dtopk_storage.sources.hdf5 import Hdf5Source
+from dtopk_storage.sources.npy import NpySource
+from dtopk_storage.sources.npz import NpzSource
+from dtopk_storage.sources.parquet import ParquetSource
+from dtopk_storage.sources.svmlight import SvmlightSource
+from dtopk_storage.sources.text import COMPRESSED, TextSource
+from dtopk_storage.sources.zarr_array import ZarrSource
+
+FORMATS: dict[str, type[Source]] = {
+    "npy": NpySource,
+    "npz": NpzSource,
+    "svmlight": SvmlightSource,
+    "hdf5": Hdf5Source,
+    "parquet": ParquetSource,
+    "csv": CsvSource,
+    "zarr": ZarrSource,
+    "text": TextSource,
+}
+
+_SUFFIXES = {
+    ".npy": "npy",
+    ".npz": "npz",
+    ".svm": "svmlight",
+    ".svmlight": "svmlight",
+    ".libsvm": "svmlight",
+    ".h5": "hdf5",
+    ".hdf5": "hdf5",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".zarr": "zarr",
+    ".txt": "text",
+}
+
+
+def open_source(path: Path, options: SourceOptions, file_format: str | None = None) -> Source:
+    """Open a file as what its name or its content says it is.
+
+    Parameters
+    ----------
+    path : Path
+    options : SourceOptions
+    file_format : str or None
+        One of FORMATS, where the name does not tell.
+
+    Raises
+    ------
+    DatasetError
+        It is not there, or of no known format.
+    """
+    if not path.exists():
+        raise DatasetError(f"source must be an existing file or folder, got {str(path)!r}.")
+    name = file_format or _guess(path)
+    if name not in FORMATS:
+        known = ", ".join(repr(name) for name in FORMATS)
+        raise DatasetError(
+            f"format of {str(path)!r} must be one of {known}, got {name or path.suffix!r}. Name it."
+        )
+    return FORMATS[name](path, options)
+
+
+def _guess(path: Path) -> str:
+    if path.is_dir() and any(
+        (path / file).exists() for file in ("zarr.json", ".zarray", ".zgroup")
+    ):
+        return "zarr"
+    if path.is_dir() and path.suffix not in _SUFFIXES and next(path.rglob("*.parquet"), None):
+        return "parquet"
+    suffixes = [suffix for suffix in path.suffixes if suffix not in COMPRESSED]
+    return _SUFFIXES.get(suffixes[-1].lower() if suffixes else "", "")

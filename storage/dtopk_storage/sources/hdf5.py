@@ -1,0 +1,84 @@
+"""Datasets of an HDF5 file."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dtopk_storage.errors import DatasetError
+from dtopk_storage.sources.base import (
+    FEATURE_KEYS,
+    LABEL_KEYS,
+    Rows,
+    Source,
+    Vector,
+    block_rows,
+    check_matrix,
+    choose_key,
+    reading,
+    require,
+)
+
+
+class Hdf5Source(Source):
+    """A .h5 file, with features and labels as datasets."""
+
+    def open_rows(self) -> Rows:
+        """Open the dataset with the features."""
+        key = self._choose(self.options.features_key, FEATURE_KEYS, "features")
+        place = self._place(key)
+        with self._open(key) as dataset:
+            shape, dtype = dataset.shape, dataset.dtype
+        check_matrix(shape, dtype, place)
+
+        def blocks(start: int) -> Iterator[NDArray[Any]]:
+            yield from self._stream(key, start, block_rows(shape[1], dtype.itemsize))
+
+        return Rows(
+            place=place, n_samples=shape[0], n_features=shape[1], dtype=dtype, blocks=blocks
+        )
+
+    def open_vector(self, key: str | None) -> Vector:
+        """Open a dataset with one value a row."""
+        key = self._choose(key, LABEL_KEYS, "labels")
+        return Vector(
+            place=self._place(key), blocks=lambda: self._stream(key, 0, block_rows(1, 64))
+        )
+
+    def _place(self, key: str) -> str:
+        return f"{key!r} of {str(self.path)!r}"
+
+    def _choose(self, key: str | None, usual: tuple[str, ...], what: str) -> str:
+        require("h5py", "hdf5")
+        import h5py
+
+        names: list[str] = []
+
+        def collect(name: str, node: object) -> None:
+            if isinstance(node, h5py.Dataset):
+                names.append(name)
+
+        place = repr(str(self.path))
+        with reading(place, OSError), h5py.File(self.path) as file:
+            file.visititems(collect)
+        return choose_key(key and key.strip("/"), names, usual, what=what, place=place)
+
+    @contextlib.contextmanager
+    def _open(self, key: str) -> Iterator[Any]:
+        import h5py
+
+        with reading(self._place(key), OSError, KeyError), h5py.File(self.path) as file:
+            dataset = file[key]
+            if not dataset.shape:
+                raise DatasetError(f"{self._place(key)} must hold an array, got a single value.")
+            yield dataset
+
+    def _stream(self, key: str, start: int, rows: int) -> Iterator[NDArray[Any]]:
+        import h5py
+
+        with self._open(key) as dataset:
+            view = dataset.asstr() if h5py.check_string_dtype(dataset.dtype) else dataset
+            for first in range(start, dataset.shape[0], rows):
+                yield np.asarray(view[first : first + rows])

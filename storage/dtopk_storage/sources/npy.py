@@ -1,0 +1,55 @@
+"""One array in numpy's own format, mapped into memory."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dtopk_storage.errors import DatasetError
+from dtopk_storage.sources.base import Rows, Source, Vector, block_rows, check_matrix, reading
+
+
+class NpySource(Source):
+    """A .npy file: either features or one value a row."""
+
+    def open_rows(self) -> Rows:
+        """Open the features."""
+        array = self._map()
+        place = repr(str(self.path))
+        check_matrix(array.shape, array.dtype, place)
+        n_samples, n_features = array.shape
+        rows = block_rows(n_features, array.dtype.itemsize)
+
+        def blocks(start: int) -> Iterator[NDArray[Any]]:
+            for first in range(start, n_samples, rows):
+                yield array[first : first + rows]
+
+        return Rows(
+            place=place,
+            n_samples=n_samples,
+            n_features=n_features,
+            dtype=array.dtype,
+            blocks=blocks,
+        )
+
+    def open_vector(self, key: str | None) -> Vector:
+        """Open one value a row; a key is refused, since the file holds one array."""
+        place = repr(str(self.path))
+        if key is not None:
+            raise DatasetError(f"key must be left out for {place}: it has one array, got {key!r}.")
+        array = self._map()
+
+        def blocks() -> Iterator[NDArray[Any]]:
+            rows = block_rows(1, array.dtype.itemsize)
+            for first in range(0, len(array), rows):
+                yield np.asarray(array[first : first + rows])
+
+        return Vector(place=place, blocks=blocks)
+
+    def _map(self) -> NDArray[Any]:
+        with reading(repr(str(self.path)), OSError, ValueError, EOFError):
+            array: NDArray[Any] = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        if array.ndim == 0:
+            raise DatasetError(f"{str(self.path)!r} must hold an array, got a single value.")
+        return array

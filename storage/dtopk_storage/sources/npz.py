@@ -1,0 +1,143 @@
+"""Several arrays in a zip file, each streamed without unpacking it."""
+
+import contextlib
+import dataclasses
+import shutil
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dtopk_storage.errors import DatasetError
+from dtopk_storage.sources.base import (
+    FEATURE_KEYS,
+    LABEL_KEYS,
+    Rows,
+    Source,
+    Vector,
+    block_rows,
+    check_matrix,
+    choose_key,
+    reading,
+)
+
+_SKIP_BYTES = 8 << 20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Header:
+    shape: tuple[int, ...]
+    is_column_major: bool
+    dtype: np.dtype[Any]
+
+    @property
+    def row_bytes(self) -> int:
+        return self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
+
+
+class NpzSource(Source):
+    """A .npz file, with features and labels as members."""
+
+    def open_rows(self) -> Rows:
+        """Open the member with the features."""
+        key = self._choose(self.options.features_key, FEATURE_KEYS, "features")
+        place = self._place(key)
+        with self._open(key) as (_, header):
+            check_matrix(header.shape, header.dtype, place)
+
+        def blocks(start: int) -> Iterator[NDArray[Any]]:
+            yield from self._stream(key, start)
+
+        return Rows(
+            place=place,
+            n_samples=header.shape[0],
+            n_features=header.shape[1],
+            dtype=header.dtype,
+            blocks=blocks,
+        )
+
+    def open_vector(self, key: str | None) -> Vector:
+        """Open a member with one value a row."""
+        key = self._choose(key, LABEL_KEYS, "labels")
+        return Vector(place=self._place(key), blocks=lambda: self._stream(key, 0))
+
+    def _place(self, key: str) -> str:
+        return f"{key!r} of {str(self.path)!r}"
+
+    def _choose(self, key: str | None, usual: tuple[str, ...], what: str) -> str:
+        place = repr(str(self.path))
+        with reading(place, OSError, zipfile.BadZipFile), zipfile.ZipFile(self.path) as archive:
+            names = [name.removesuffix(".npy") for name in archive.namelist()]
+        return choose_key(key, names, usual, what=what, place=place)
+
+    @contextlib.contextmanager
+    def _open(self, key: str) -> Iterator[tuple[IO[bytes], _Header]]:
+        """Open a member and read its header."""
+        place = self._place(key)
+        errors = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error)
+        with (
+            reading(place, *errors),
+            zipfile.ZipFile(self.path) as archive,
+            archive.open(f"{key}.npy") as member,
+        ):
+            header = _read_header(member)
+            if header.dtype.hasobject:
+                raise DatasetError(f"{place} must hold plain values, got pickled Python objects.")
+            if not header.shape:
+                raise DatasetError(f"{place} must hold an array, got a single value.")
+            yield member, header
+
+    def _stream(self, key: str, start: int) -> Iterator[NDArray[Any]]:
+        with self._open(key) as (member, header):
+            n_rows, row_bytes = header.shape[0], header.row_bytes
+            rows = block_rows(1, row_bytes)
+            if header.is_column_major:
+                with _unpack(member, header) as array:
+                    for first in range(start, n_rows, rows):
+                        yield array[first : first + rows]
+                return
+            _skip(member, start * row_bytes)
+            for first in range(start, n_rows, rows):
+                count = min(rows, n_rows - first)
+                data = _read_exactly(member, count * row_bytes)
+                yield np.frombuffer(data, header.dtype).reshape(count, *header.shape[1:])
+
+
+@contextlib.contextmanager
+def _unpack(member: IO[bytes], header: _Header) -> Iterator[NDArray[Any]]:
+    """Map a column-major array from a temporary file: its rows do not come one by one."""
+    with tempfile.TemporaryFile() as file:
+        shutil.copyfileobj(member, file, _SKIP_BYTES)
+        file.flush()
+        if file.tell() != header.shape[0] * header.row_bytes:
+            raise EOFError("it ended early.")
+        yield np.memmap(file, header.dtype, "r", shape=header.shape, order="F")
+
+
+def _read_header(member: IO[bytes]) -> _Header:
+    version = np.lib.format.read_magic(member)
+    if version == (1, 0):
+        fields = np.lib.format.read_array_header_1_0(member)
+    elif version == (2, 0):
+        fields = np.lib.format.read_array_header_2_0(member)
+    else:
+        raise ValueError(f"npy format version {version}, where 1.0 and 2.0 are known.")
+    shape, fortran_order, dtype = fields
+    return _Header(shape=shape, is_column_major=fortran_order and len(shape) > 1, dtype=dtype)
+
+
+def _skip(member: IO[bytes], size: int) -> None:
+    """Read past bytes; a compressed member cannot be entered in the middle."""
+    while size > 0:
+        size -= len(_read_exactly(member, min(size, _SKIP_BYTES)))
+
+
+def _read_exactly(member: IO[bytes], size: int) -> bytes:
+    data = member.read(size)
+    if len(data) != size:
+        raise EOFError(f"it ended {size - len(data)} bytes early.")
+    return data

@@ -1,0 +1,102 @@
+"""Sparse rows in svmlight's text format (LIBSVM's), made dense block by block."""
+
+import io
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dtopk_storage.errors import DatasetError
+from dtopk_storage.sources.base import Rows, Source, Vector, block_rows
+from dtopk_storage.sources.text import open_binary
+
+_SCAN_LINES = 4096
+
+
+class SvmlightSource(Source):
+    """A text file with a line ``label index:value ...`` for each row.
+
+    It is read twice: once for the labels, the largest index and whether indices start at 0,
+    and once for the features.
+    """
+
+    _first: int | None = None
+    _last = -1
+    _n_samples = 0
+
+    def open_rows(self) -> Rows:
+        """Open the features; reads the file once, unless the labels were read already."""
+        if self._first is None:
+            for _ in self._scan():
+                pass
+        place = repr(str(self.path))
+        base = self._base()
+        n_features = self.options.n_features or self._last + 1 - base
+        if self._last - base >= n_features:
+            raise DatasetError(
+                f"n_features of {place} must be at least {self._last + 1 - base}, the largest "
+                f"index in it, got {n_features}."
+            )
+        if n_features < 1:
+            raise DatasetError(f"{place} must have features, got none in {self._n_samples} rows.")
+
+        def blocks(start: int) -> Iterator[NDArray[Any]]:
+            rows = min(_SCAN_LINES, block_rows(n_features, 8))
+            for X, _ in self._parse(n_features + base, rows, start):
+                yield X.toarray()[:, base:]
+
+        return Rows(
+            place=place,
+            n_samples=self._n_samples,
+            n_features=n_features,
+            dtype=np.dtype(np.float32),
+            blocks=blocks,
+        )
+
+    def open_vector(self, key: str | None) -> Vector:
+        """Open the labels, which start each line; there is no key."""
+        place = repr(str(self.path))
+        if key is not None:
+            raise DatasetError(f"key must be left out for {place}: labels start each line.")
+        return Vector(place=place, blocks=self._scan)
+
+    def _base(self) -> int:
+        if self.options.index_base != "auto":
+            return int(self.options.index_base)
+        return 0 if self._first == 0 else 1
+
+    def _scan(self) -> Iterator[NDArray[np.float64]]:
+        """Read the labels, and learn the range of the indices and the number of rows."""
+        first, last, count = np.iinfo(np.int64).max, -1, 0
+        for X, y in self._parse(None, _SCAN_LINES, 0):
+            if X.nnz:
+                first = min(first, int(X.indices.min()))
+                last = max(last, int(X.indices.max()))
+            count += len(y)
+            yield y
+        self._first, self._last, self._n_samples = first, last, count
+        if first == 0 and self.options.index_base == "1":
+            raise DatasetError(f"indices of {str(self.path)!r} must start at 1, got 0.")
+
+    def _parse(self, n_columns: int | None, rows: int, start: int) -> Iterator[tuple[Any, Any]]:
+        """Parse blocks of lines, with the indices as they stand."""
+        from sklearn.datasets import load_svmlight_file
+
+        with open_binary(self.path) as file:
+            full = (line for line in file if line.split(b"#", 1)[0].strip())
+            lines = itertools.islice(full, start, None)
+            while block := list(itertools.islice(lines, rows)):
+                place = f"rows {start}:{start + len(block)} of {str(self.path)!r}"
+                try:
+                    X, y = load_svmlight_file(
+                        io.BytesIO(b"".join(block)), n_features=n_columns, zero_based=True
+                    )
+                except (ValueError, OverflowError) as error:
+                    raise DatasetError(
+                        f"{place} must be lines of `label index:value ...` with one number for "
+                        f"a label, got: {error}"
+                    ) from error
+                yield X, y
+                start += len(block)
