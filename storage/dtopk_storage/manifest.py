@@ -85,7 +85,7 @@ def parse_manifest(fields: Mapping[str, Any], place: str) -> Manifest:
     fields : mapping
         The group's attribute ``dtopk``.
     place : str
-        Of the store, for messages.
+        What to call the store in messages.
 
     Raises
     ------
@@ -94,13 +94,13 @@ def parse_manifest(fields: Mapping[str, Any], place: str) -> Manifest:
     _check_version(fields, place)
     if fields.get("checksum") != checksum(fields):
         raise DatasetError(
-            f"checksum of the manifest of {place!r} must be {checksum(fields)}, "
+            f"checksum of the manifest of {place} must be {checksum(fields)}, "
             f"got {fields.get('checksum')}: it was changed after it was written. Ingest it again."
         )
     names = [field.name for field in dataclasses.fields(Manifest)]
     missing = sorted(set(names) - set(fields))
     if missing:
-        raise DatasetError(f"manifest of {place!r} must have {missing[0]!r}, got none.")
+        raise DatasetError(f"manifest of {place} must have {missing[0]!r}, got none.")
     manifest = Manifest(**{name: fields[name] for name in names})
     manifest = dataclasses.replace(
         manifest,
@@ -116,33 +116,30 @@ def parse_manifest(fields: Mapping[str, Any], place: str) -> Manifest:
 
 def _check_version(fields: Mapping[str, Any], place: str) -> None:
     if fields.get("format") != FORMAT:
-        raise DatasetError(f"format of {place!r} must be {FORMAT!r}, got {fields.get('format')!r}.")
+        raise DatasetError(f"format of {place} must be {FORMAT!r}, got {fields.get('format')!r}.")
     version = fields.get("format_version")
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise DatasetError(
-            f"format_version of {place!r} must be at most {FORMAT_VERSION}, got {version}. "
+            f"format_version of {place} must be at most {FORMAT_VERSION}, got {version}. "
             f"A newer dtopk wrote it: update dtopk to read it."
         )
     if version != FORMAT_VERSION:
-        raise DatasetError(
-            f"format_version of {place!r} must be {FORMAT_VERSION}, got {version!r}."
-        )
+        raise DatasetError(f"format_version of {place} must be {FORMAT_VERSION}, got {version!r}.")
 
 
 def _check_fields(manifest: Manifest, place: str) -> None:
     if manifest.kind != "multiclass":
         raise DatasetError(
-            f"kind of {place!r} must be 'multiclass', got {manifest.kind!r}: "
+            f"kind of {place} must be 'multiclass', got {manifest.kind!r}: "
             f"this version of dtopk does not read it."
         )
     if manifest.dtype not in DTYPES:
         raise DatasetError(
-            f"dtype of {place!r} must be float16, float32 or float64, got {manifest.dtype!r}."
+            f"dtype of {place} must be float16, float32 or float64, got {manifest.dtype!r}."
         )
     if manifest.class_name_type not in ("str", "int"):
         raise DatasetError(
-            f"class_name_type of {place!r} must be 'str' or 'int', "
-            f"got {manifest.class_name_type!r}."
+            f"class_name_type of {place} must be 'str' or 'int', got {manifest.class_name_type!r}."
         )
     check_class_names(manifest.class_names, place)
     check_splits(manifest.splits, manifest.n_samples, place)
@@ -155,14 +152,14 @@ def check_class_names(class_names: Sequence[str], place: str) -> None:
     ----------
     class_names : sequence of str
     place : str
-        For messages.
+        What to call it in messages.
     """
     if len(class_names) < 2:
         only = f"only {class_names[0]!r}" if class_names else "none"
-        raise DatasetError(f"labels of {place!r} must have at least 2 classes, got {only}.")
+        raise DatasetError(f"labels of {place} must have at least 2 classes, got {only}.")
     if len(set(class_names)) < len(class_names):
         twice = next(name for name in class_names if list(class_names).count(name) > 1)
-        raise DatasetError(f"class names of {place!r} must differ, got {twice!r} twice.")
+        raise DatasetError(f"class names of {place} must differ, got {twice!r} twice.")
 
 
 def check_splits(splits: Mapping[str, Ranges], n_samples: int, place: str) -> None:
@@ -173,28 +170,27 @@ def check_splits(splits: Mapping[str, Ranges], n_samples: int, place: str) -> No
     splits : mapping of str to row ranges
     n_samples : int
     place : str
-        For messages.
+        What to call it in messages.
     """
     if TRAIN not in splits:
         raise DatasetError(
-            f"splits of {place!r} must include 'train', got {sorted(splits)}. "
-            f"Leave rows over for it."
+            f"splits of {place} must include 'train', got {sorted(splits)}. Leave rows over for it."
         )
     taken: list[tuple[int, int, str]] = []
     for name, ranges in splits.items():
         if sum(stop - start for start, stop in ranges) < 1:
-            raise DatasetError(f"split {name!r} of {place!r} must have at least 1 row, got none.")
+            raise DatasetError(f"split {name!r} of {place} must have at least 1 row, got none.")
         for start, stop in ranges:
             if not 0 <= start < stop <= n_samples:
                 raise DatasetError(
                     f"rows of split {name!r} must lie in 0:{n_samples}, "
-                    f"got {start}:{stop} for {place!r}."
+                    f"got {start}:{stop} for {place}."
                 )
             taken.append((start, stop, name))
     taken.sort()
     for (_, stop, first), (start, _, second) in itertools.pairwise(taken):
         if start < stop:
             raise DatasetError(
-                f"splits of {place!r} must not share rows, "
+                f"splits of {place} must not share rows, "
                 f"got row {start} in {first!r} and in {second!r}."
             )

@@ -284,7 +284,7 @@ def open_store(path: str | os.PathLike[str]) -> FeatureStore:
     if "://" in os.fspath(path):
         raise DatasetError(f"store must be a folder of this machine, got {os.fspath(path)!r}.")
     folder = Path(path)
-    manifest = parse_manifest(_read_attribute(folder), str(path))
+    manifest = parse_manifest(_read_attribute(folder), repr(str(path)))
     arrays = {FEATURES: open_array(folder / FEATURES), LABELS: open_array(folder / LABELS)}
     if manifest.has_sample_weight:
         arrays[SAMPLE_WEIGHT] = open_array(folder / SAMPLE_WEIGHT)

@@ -81,7 +81,7 @@ def convert_features(
     divide_by : float
         Divides every value, in float64 when it is not 1.
     place : str
-        Where X is from, for messages.
+        What to call its file in messages.
     start : int
         Row of that place that X starts with, for messages.
 

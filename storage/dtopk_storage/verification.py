@@ -59,7 +59,7 @@ def verify_store(store: FeatureStore, progress: Callable[[int, int], None] | Non
         stop = batch.start + len(batch.X)
         check_finite(batch.X, batch.start, store.path)
         _check_labels(store, batch.y, batch.start)
-        check_weights(batch.weight, batch.start, store.path)
+        check_weights(batch.weight, batch.start, repr(store.path))
         if store.has_row_id:
             _mark_rows(store, store.read_row_id(batch.start, stop), batch.start, seen)
         for low, high in store.splits[TRAIN]:
@@ -80,7 +80,7 @@ def check_weights(weight: NDArray[np.float64], start: int, place: str) -> None:
     start : int
         Row that weight starts with, for the message.
     place : str
-        Where the weights are from, for the message.
+        What to call their file in the message.
 
     Raises
     ------
@@ -91,7 +91,7 @@ def check_weights(weight: NDArray[np.float64], start: int, place: str) -> None:
         row = int(np.argmax(wrong))
         raise DatasetError(
             f"sample weights must be finite and at least 0, got {weight[row]} "
-            f"in row {start + row} of {place!r}."
+            f"in row {start + row} of {place}."
         )
 
 

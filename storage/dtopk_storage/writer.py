@@ -225,6 +225,7 @@ class StoreWriter:
         overwrite: bool,
     ) -> None:
         self._path = path
+        self._place = repr(str(path))
         self._folder = features.path.parent
         self._features = features
         self._class_names = class_names
@@ -279,10 +280,10 @@ class StoreWriter:
         DatasetError
             Nothing of these rows is written then.
         """
-        place = f"rows {self._n_rows}:{self._n_rows + len(X)} for {str(self._path)!r}"
+        place = f"rows {self._n_rows}:{self._n_rows + len(X)} for {self._place}"
         labels, weights = self._check_columns(X, y, sample_weight, place)
         converted = convert_features(
-            X, self._features.dtype, divide_by=1, place=str(self._path), start=self._n_rows
+            X, self._features.dtype, divide_by=1, place=self._place, start=self._n_rows
         )
         if split == TRAIN and len(X):
             self._statistics.add(converted)
@@ -299,7 +300,7 @@ class StoreWriter:
         FeatureStore
         """
         splits: dict[str, Ranges] = {name: tuple(rows) for name, rows in self._splits.items()}
-        check_splits(splits, self._n_rows, str(self._path))
+        check_splits(splits, self._n_rows, self._place)
         features = self._flush()
         columns = Columns(
             labels=np.concatenate(self._labels),
@@ -360,7 +361,7 @@ class StoreWriter:
                 f"sample_weight must have as many rows as X, "
                 f"got {len(X)} in X and {weight.size} in sample_weight in {place}."
             )
-        check_weights(weight, self._n_rows, str(self._path))
+        check_weights(weight, self._n_rows, self._place)
         return codes.astype(np.int32), weight
 
     def _write(self, X: NDArray[Any]) -> None:
@@ -447,7 +448,8 @@ def create_store(
     if chunk_rows is not None and chunk_rows < 1:
         raise ValueError(f"chunk_rows must be at least 1, got {chunk_rows}.")
     names = tuple(str(name) for name in class_names)
-    check_class_names(names, str(path))
+    check_class_names(names, repr(str(path)))
+    codec = check_compression(compression)
     folder = target.with_name(f"{target.name}.writing-{os.getpid()}")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -458,7 +460,7 @@ def create_store(
             shape=(0, n_features),
             chunk_rows=chunk_rows or default_chunk_rows(n_features, stored, DEFAULT_CHUNK_BYTES),
             dtype=stored,
-            compression=check_compression(compression),
+            compression=codec,
         ),
         class_names=names,
         class_name_type="str" if isinstance(class_names[0], str) else "int",

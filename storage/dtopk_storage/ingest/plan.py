@@ -102,7 +102,7 @@ def load_plan(work: Path, command: dict[str, Any]) -> Plan | None:
             )
     arrays = {name: _load(work / f"{name}.npy") for name in _ARRAYS}
     return Plan(
-        manifest=parse_manifest(saved["manifest"], str(work)),
+        manifest=parse_manifest(saved["manifest"], repr(str(work))),
         columns=Columns(**cast(dict[str, Any], arrays)),
     )
 
