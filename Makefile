@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	--no-input -c constraints.txt
 
-RUN_DIR ?= runs/letter-$(shell date +%Y%m%d-%H%M%S)
+TRAIN_ARGS ?=
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -15,8 +15,8 @@ PYTEST_ARGS ?=
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-train: $(VENV)/installed-core build/letter.zarr ## train on the Letter data and show the result
-	$(BIN)/dtopk train jobs/letter.toml --run-dir $(RUN_DIR)
+train: $(VENV)/installed-core build/letter.zarr ## train on the Letter data (TRAIN_ARGS="--set model.C=1" to vary)
+	$(BIN)/dtopk train jobs/letter.toml $(TRAIN_ARGS)
 
 test: $(VENV)/installed-test ## run the tests (PYTEST_ARGS="-k name -x" to choose)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
