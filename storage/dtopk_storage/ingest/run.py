@@ -189,7 +189,12 @@ class _Run:
         self._work = work
         self._options = options
         self._progress = progress
-        self.rows_done = 0
+        self._assembly: ChunkAssembly | None = None
+
+    @property
+    def rows_done(self) -> int:
+        """Rows of features in chunks that are on the disk."""
+        return 0 if self._assembly is None else self._assembly.rows_done
 
     def plan(self, command: dict[str, Any]) -> Plan:
         """Read everything but the features, and check what can be checked before those."""
@@ -232,8 +237,7 @@ class _Run:
         folder = self._work / "store"
         folder.mkdir(exist_ok=True)
         features = self._features(manifest, folder)
-        assembly = ChunkAssembly(features, manifest.splits[TRAIN])
-        self.rows_done = assembly.rows_done
+        assembly = self._assembly = ChunkAssembly(features, manifest.splits[TRAIN])
         if not assembly.is_done:
             if self._options.shuffle:
                 self._write_shuffled(features, assembly, plan)
@@ -262,7 +266,6 @@ class _Run:
             start = int(order[missing].min())
         for first, X in self._blocks(features, start):
             assembly.add(X, places[first : first + len(X)])
-            self.rows_done = assembly.rows_done
             self._report("features", self.rows_done, n_samples)
 
     def _write_shuffled(self, features: ChunkedArray, assembly: ChunkAssembly, plan: Plan) -> None:
@@ -285,7 +288,6 @@ class _Run:
             start, stop = buckets.rows_of(bucket)
             if not assembly.is_chunk_done(start, stop):
                 assembly.add(buckets.read(bucket), np.arange(start, stop))
-                self.rows_done = assembly.rows_done
                 self._report("features", self.rows_done, n_samples)
             buckets.discard(bucket)
 

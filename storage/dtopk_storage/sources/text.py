@@ -1,9 +1,11 @@
 """Text files: one value a line, and what compressed ones need."""
 
 import bz2
+import contextlib
 import gzip
 import itertools
 import lzma
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
@@ -18,15 +20,23 @@ COMPRESSED = (".bz2", ".gz", ".xz")
 _LINES = 1 << 16
 
 
-def open_binary(path: Path) -> IO[bytes]:
+@contextlib.contextmanager
+def open_binary(path: Path) -> Iterator[IO[bytes]]:
     """Open a file, unpacking .bz2, .gz and .xz as it is read.
 
     Parameters
     ----------
     path : Path
+
+    Raises
+    ------
+    DatasetError
+        It cannot be read, or unpacked, or is no text where text is wanted.
     """
     openers: dict[str, Any] = {".bz2": bz2.open, ".gz": gzip.open, ".xz": lzma.open}
-    return cast(IO[bytes], openers.get(path.suffix, open)(path, "rb"))
+    errors = (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error)
+    with reading(repr(str(path)), *errors), openers.get(path.suffix, open)(path, "rb") as file:
+        yield cast(IO[bytes], file)
 
 
 class TextSource(Source):
@@ -46,8 +56,8 @@ class TextSource(Source):
             raise DatasetError(f"key must be left out for {place}, one value a line, got {key!r}.")
 
         def blocks() -> Iterator[NDArray[Any]]:
-            with reading(place, OSError, EOFError, UnicodeDecodeError), open_binary(self.path) as f:
-                while lines := list(itertools.islice(f, _LINES)):
+            with open_binary(self.path) as file:
+                while lines := list(itertools.islice(file, _LINES)):
                     yield np.array([line.decode().strip() for line in lines])
 
         return Vector(place=place, blocks=blocks, is_text=True)

@@ -1,0 +1,197 @@
+"""A broken ingest goes on where it was, and the store is the same to the last byte."""
+
+import errno
+import fcntl
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+from dtopk_storage import DatasetError, open_store
+from dtopk_storage.chunked import ChunkedArray
+from dtopk_storage.ingest import IngestOptions, ingest
+from dtopk_storage.ingest.buckets import Buckets
+
+N, D = 60, 4
+CHUNK_BYTES = 7 * D * 4  # 9 chunks of features, the last of 4 rows
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    monkeypatch.setattr("dtopk_storage.sources.base._BLOCK_BYTES", 10 * D * 4)
+    monkeypatch.setattr("dtopk_storage.ingest.buckets.BUCKET_BYTES", 2 * CHUNK_BYTES)
+    monkeypatch.setattr("dtopk_storage.ingest.buckets._SYNC_BYTES", 1)
+
+
+@pytest.fixture
+def source(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((N, D)).astype(np.float32)
+    np.savez(tmp_path / "a.npz", X=X, y=rng.choice(["a", "b", "c"], N), w=rng.random(N))
+    return tmp_path / "a.npz"
+
+
+WAYS = {
+    "in_order": {},
+    "by_row": {"split_rows": (("val", 0, 20), ("test", 33, 41))},
+    "drawn": {"splits": (("val", 0.2), ("test", 0.3))},
+    "shuffled": {"splits": (("val", 0.2),), "shuffle": True},
+    "compressed": {"compression": "lz4", "shuffle": True},
+}
+
+
+def options(way, **changes):
+    return IngestOptions(chunk_bytes=CHUNK_BYTES, weights_key="w", **WAYS[way], **changes)
+
+
+def contents(folder):
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def break_at(monkeypatch, owner, name, call, error):
+    """Make the call with this number fail, and leave the others."""
+    method = getattr(owner, name)
+    calls = iter(range(10**6))
+
+    def fragile(self, *arguments, **options):
+        if next(calls) == call:
+            raise error
+        return method(self, *arguments, **options)
+
+    monkeypatch.setattr(owner, name, fragile)
+
+
+def interrupt(source, path, chosen, owner, name, call):
+    with pytest.MonkeyPatch.context() as patch:
+        break_at(patch, owner, name, call, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            ingest(source, path, chosen)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ingest_broken_at_any_chunk_ends_the_same(source, tmp_path, way):
+    expected = contents_of_undisturbed(source, tmp_path, way)
+    path = tmp_path / "s"
+    n_chunks = 9
+    for call in (0, 4, n_chunks - 1, n_chunks + 2):
+        interrupt(source, path, options(way), ChunkedArray, "write_chunk", call)
+        ingest(source, path, options(way))
+        assert contents(path) == expected
+        shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ingest_broken_at_every_chunk_ends_the_same(source, tmp_path, way):
+    """One chunk a run, and then the run breaks."""
+    expected = contents_of_undisturbed(source, tmp_path, way)
+    path = tmp_path / "s"
+    for _ in range(9):
+        interrupt(source, path, options(way), ChunkedArray, "write_chunk", 1)
+    ingest(source, path, options(way))
+    assert contents(path) == expected
+
+
+@pytest.mark.parametrize("step", ["deal", "_save", "read", "discard"])
+@pytest.mark.parametrize("call", [0, 1, 3])
+def test_shuffle_broken_at_any_step_ends_the_same(source, tmp_path, step, call):
+    expected = contents_of_undisturbed(source, tmp_path, "shuffled")
+    path = tmp_path / "s"
+    interrupt(source, path, options("shuffled"), Buckets, step, call)
+    ingest(source, path, options("shuffled"))
+    assert contents(path) == expected
+
+
+def contents_of_undisturbed(source, tmp_path, way):
+    ingest(source, tmp_path / "undisturbed", options(way)).verify()
+    assert not (tmp_path / "undisturbed.partial").exists()
+    return contents(tmp_path / "undisturbed")
+
+
+def test_resumed_ingest_writes_only_what_is_missing(source, tmp_path, monkeypatch):
+    interrupt(source, tmp_path / "s", options("in_order"), ChunkedArray, "write_chunk", 6)
+    written = []
+    write_chunk = ChunkedArray.write_chunk
+
+    def spy(self, chunk, values, **keywords):
+        written.append((self.path.name, chunk))
+        write_chunk(self, chunk, values, **keywords)
+
+    monkeypatch.setattr(ChunkedArray, "write_chunk", spy)
+    ingest(source, tmp_path / "s", options("in_order"))
+    assert [chunk for name, chunk in written if name == "features"] == [6, 7, 8]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_full_disk_says_how_far_it_came_and_goes_on(source, tmp_path, number):
+    message = (
+        r"no space is left for '.*s\.partial', after 21 rows of features\. "
+        r"Free some and run the same command again: it goes on from there\."
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        break_at(patch, ChunkedArray, "write_chunk", 3, OSError(number, os.strerror(number)))
+        with pytest.raises(DatasetError, match=message):
+            ingest(source, tmp_path / "s", options("in_order"))
+    assert ingest(source, tmp_path / "s", options("in_order")).n_samples == N
+
+
+def test_other_errors_of_the_disk_pass_and_keep_the_work(source, tmp_path):
+    with pytest.MonkeyPatch.context() as patch:
+        break_at(patch, ChunkedArray, "write_chunk", 3, OSError(errno.EIO, "broken disk"))
+        with pytest.raises(OSError, match="broken disk"):
+            ingest(source, tmp_path / "s", options("in_order"))
+    assert len(list((tmp_path / "s.partial/store/features/c").iterdir())) == 3
+
+
+def test_another_command_does_not_go_on_with_it(source, tmp_path):
+    interrupt(source, tmp_path / "s", options("in_order"), ChunkedArray, "write_chunk", 3)
+    message = r"begun by another command: dtype was None, got 'float16'\. Run that command again"
+    with pytest.raises(DatasetError, match=message):
+        ingest(source, tmp_path / "s", options("in_order", dtype="float16"))
+    assert ingest(source, tmp_path / "s", options("in_order")).dtype == np.float32
+
+
+def test_a_changed_source_does_not_go_on_with_it(source, tmp_path):
+    interrupt(source, tmp_path / "s", options("in_order"), ChunkedArray, "write_chunk", 3)
+    np.savez(source, X=np.zeros((N, D)), y=np.arange(N) % 2, w=np.ones(N))
+    with pytest.raises(DatasetError, match="begun by another command: files was"):
+        ingest(source, tmp_path / "s", options("in_order"))
+
+
+def test_a_second_ingest_at_the_same_time_is_refused(source, tmp_path):
+    (tmp_path / "s.partial").mkdir()
+    with (tmp_path / "s.partial" / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(DatasetError, match="must have one writer, but another ingest is at"):
+            ingest(source, tmp_path / "s")
+
+
+def test_an_existing_store_stays_until_the_new_one_is_whole(source, tmp_path):
+    path = tmp_path / "s"
+    ingest(source, path, options("in_order"))
+    before = contents(path)
+    changed = options("in_order", dtype="float16", overwrite=True)
+    with pytest.MonkeyPatch.context() as patch:
+        break_at(patch, ChunkedArray, "write_chunk", 3, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            ingest(source, path, changed)
+    assert contents(path) == before
+    assert ingest(source, path, changed).dtype == np.float16
+    assert sorted(child.name for child in tmp_path.iterdir()) == ["a.npz", "s"]
+
+
+def test_an_existing_store_is_not_overwritten_unasked(source, tmp_path):
+    ingest(source, tmp_path / "s")
+    with pytest.raises(DatasetError, match=r"'.*s' exists already"):
+        ingest(source, tmp_path / "s")
+    open_store(tmp_path / "s").verify()
+
+
+def test_a_chunk_spoilt_between_the_runs_is_found(source, tmp_path, flip_byte):
+    interrupt(source, tmp_path / "s", options("in_order"), ChunkedArray, "write_chunk", 6)
+    flip_byte(tmp_path / "s.partial" / "store" / "features" / "c" / "2" / "0")
+    with pytest.raises(DatasetError, match=r"crc32c of chunk 2 \(rows 14:21\)"):
+        ingest(source, tmp_path / "s", options("in_order"))
+    ingest(source, tmp_path / "s", options("in_order")).verify()
