@@ -161,4 +161,5 @@ def _to_matrix(
     if flat.null_count:
         row = int(np.argmax(flat.is_null().to_numpy(zero_copy_only=False))) // width
         raise DatasetError(f"lists of {place} must hold numbers, got null in row {start + row}.")
-    return flat.to_numpy(zero_copy_only=False).reshape(-1, width)
+    values: NDArray[Any] = flat.to_numpy(zero_copy_only=False)
+    return values.reshape(-1, width)

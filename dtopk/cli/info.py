@@ -1,0 +1,170 @@
+"""`dtopk info`: what a feature store holds."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from dtopk.cli.output import answer, answer_json, format_table, json_option, tell
+from dtopk.cli.progress import RowProgress
+from dtopk_storage import FeatureStore, open_store
+from dtopk_storage.files import size_on_disk
+
+_NAMES_SHOWN = 5
+
+
+@click.command()
+@click.argument("path")
+@click.option(
+    "--verify", is_flag=True,
+    help="Read everything: checksums, finite features, labels, statistics.",
+)  # fmt: skip
+@json_option
+def info(path: str, verify: bool, as_json: bool) -> None:
+    r"""Show what a feature store holds.
+
+    \b
+    Examples:
+      dtopk info features.zarr
+      dtopk info features.zarr --verify
+      dtopk info features.zarr --json
+    """
+    fields = describe_store(path)
+    if verify:
+        with RowProgress(f"verifying {path}") as progress:
+            open_store(path).verify(progress)
+        tell(f"{path} is whole: every chunk is as it was written.")
+    fields["verified"] = verify
+    if as_json:
+        answer_json(fields)
+    else:
+        answer(format_store(fields))
+
+
+def describe_store(path: str) -> dict[str, Any]:
+    """Collect what there is to say about a store, from its metadata and labels.
+
+    Parameters
+    ----------
+    path : str
+        Folder of the store.
+
+    Returns
+    -------
+    dict
+        Values that JSON has; ``kind`` is 'store'.
+    """
+    store = open_store(path)
+    features = store.arrays["features"]
+    return {
+        "kind": "store",
+        "path": path,
+        "n_samples": store.n_samples,
+        "n_features": store.n_features,
+        "n_classes": store.n_classes,
+        "class_names": list(store.class_names),
+        "class_name_type": store.class_name_type,
+        "labels": store.kind,
+        "dtype": store.dtype.name,
+        "chunk_rows": store.chunk_rows,
+        "chunk_bytes": features.chunk_bytes,
+        "n_chunks": features.n_chunks,
+        "compression": store.compression,
+        "bytes_on_disk": size_on_disk(Path(path)),
+        "has_sample_weight": store.has_sample_weight,
+        "has_row_id": store.has_row_id,
+        "splits": {split: _describe_split(store, split) for split in store.splits},
+        "feature_mean": {"min": float(store.mean.min()), "max": float(store.mean.max())},
+        "feature_std": {"min": float(store.std.min()), "max": float(store.std.max())},
+        "n_constant_features": int((store.std == 0).sum()),
+        "provenance": store.provenance,
+    }
+
+
+def _describe_split(store: FeatureStore, split: str) -> dict[str, Any]:
+    counts = np.zeros(store.n_classes, np.int64)
+    for start, stop in store.split_ranges(split):
+        counts += np.bincount(store.read_labels(start, stop), minlength=store.n_classes)
+    return {
+        "n_samples": store.split_size(split),
+        "ranges": store.split_ranges(split),
+        "n_classes_present": int((counts > 0).sum()),
+        "rows_by_class": {
+            "min": int(counts.min()),
+            "median": float(np.median(counts)),
+            "max": int(counts.max()),
+        },
+        "rarest_classes": _rarest(store, counts),
+    }
+
+
+def _rarest(store: FeatureStore, counts: NDArray[np.int64]) -> dict[str, int]:
+    order = np.argsort(counts, kind="stable")[:_NAMES_SHOWN]
+    return {store.class_names[code]: int(counts[code]) for code in order.tolist()}
+
+
+def format_store(fields: dict[str, Any]) -> str:
+    """Lay out a store's description for reading.
+
+    Parameters
+    ----------
+    fields : dict
+        As `describe_store` returns it.
+    """
+    facts = [
+        ["rows", f"{fields['n_samples']:,}"],
+        ["features", f"{fields['n_features']:,} {fields['dtype']}"],
+        ["classes", f"{fields['n_classes']:,}: {_shorten(fields['class_names'])}"],
+        ["sample weights", "yes" if fields["has_sample_weight"] else "no"],
+        ["order of rows", "changed, see row_id" if fields["has_row_id"] else "as in the source"],
+        [
+            "chunks",
+            f"{fields['n_chunks']:,} of {fields['chunk_rows']:,} rows "
+            f"({_format_bytes(fields['chunk_bytes'])}), compression {fields['compression']}",
+        ],
+        ["size on disk", _format_bytes(fields["bytes_on_disk"])],
+        ["feature means", _format_range(fields["feature_mean"])],
+        ["feature deviations", _format_range(fields["feature_std"])],
+        ["constant features", f"{fields['n_constant_features']:,}"],
+    ]
+    splits = [
+        [
+            split,
+            f"{part['n_samples']:,}",
+            f"{part['n_classes_present']:,}",
+            f"{part['rows_by_class']['min']:,}",
+            f"{part['rows_by_class']['median']:,g}",
+            f"{part['rows_by_class']['max']:,}",
+            next(iter(part["rarest_classes"])),
+        ]
+        for split, part in fields["splits"].items()
+    ]
+    header = ("split", "rows", "classes", "fewest", "median", "most", "rarest class")
+    origin = [[name.replace("_", " "), str(value)] for name, value in fields["provenance"].items()]
+    parts = [
+        format_table(facts, header=("store", fields["path"])),
+        format_table(splits, header=header),
+    ]
+    if origin:
+        parts.append(format_table(origin, header=("made from", "")))
+    return "\n\n".join(parts)
+
+
+def _shorten(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMES_SHOWN])
+    return f"{shown}, ..." if len(names) > _NAMES_SHOWN else shown
+
+
+def _format_bytes(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.4g} TiB"
+
+
+def _format_range(limits: dict[str, float]) -> str:
+    return f"{limits['min']:.4g} to {limits['max']:.4g}"

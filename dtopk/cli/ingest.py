@@ -1,0 +1,214 @@
+"""`dtopk ingest`: a feature store from arrays on disk."""
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import click
+
+from dtopk.cli.info import describe_store
+from dtopk.cli.output import answer_json, json_option, tell, tell_written
+from dtopk.cli.progress import RowProgress
+from dtopk_storage.chunked import COMPRESSIONS
+from dtopk_storage.ingest import IngestOptions, IngestProgress
+from dtopk_storage.ingest import ingest as make_store
+from dtopk_storage.sources.base import IndexBase, SourceOptions
+from dtopk_storage.sources.formats import FORMATS
+from dtopk_storage.values import DTYPES
+from dtopk_storage.writer import DEFAULT_CHUNK_BYTES
+
+_MIB = 1 << 20
+_STAGES = {"labels": "reading labels", "shuffle": "shuffling", "features": "writing features"}
+
+
+def _parse_fraction(text: str) -> tuple[str, float]:
+    name, _, number = text.partition("=")
+    with contextlib.suppress(ValueError):
+        if name:
+            return name, float(number)
+    raise click.BadParameter(f"split must be NAME=FRACTION such as val=0.1, got {text!r}.")
+
+
+def _parse_rows(text: str) -> tuple[str, int, int]:
+    name, _, rows = text.partition("=")
+    start, _, stop = rows.partition(":")
+    with contextlib.suppress(ValueError):
+        if name:
+            return name, int(start), int(stop)
+    raise click.BadParameter(f"rows must be NAME=START:STOP such as val=0:500, got {text!r}.")
+
+
+def _each(parse: Callable[[str], Any]) -> Callable[..., tuple[Any, ...]]:
+    """Return a callback of click's that parses every value of an option."""
+    return lambda context, parameter, values: tuple(parse(value) for value in values)
+
+
+_path = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("source", type=_path)
+@click.argument("store", type=_path)
+@click.option(
+    "--format",
+    "source_format",
+    type=click.Choice(list(FORMATS)),
+    help="Format of SOURCE, where its name does not tell.",
+)
+@click.option("--features-key", help="Name of the features in SOURCE. [default: X or features]")
+@click.option("--labels", type=_path, help="Another file with the labels.")
+@click.option(
+    "--labels-key", help="Name of the labels, or a column's index. [default: y, label, labels, ...]"
+)
+@click.option("--weights", type=_path, help="Another file with sample weights.")
+@click.option("--weights-key", help="Name of the sample weights.")
+@click.option(
+    "--split",
+    "splits",
+    multiple=True,
+    metavar="NAME=FRACTION",
+    callback=_each(_parse_fraction),
+    help="Draw a split at random; what is left is train. May be given more than once.",
+)
+@click.option(
+    "--split-rows",
+    multiple=True,
+    metavar="NAME=START:STOP",
+    callback=_each(_parse_rows),
+    help="Make a split of rows of SOURCE, from 0, without STOP. May be given more than once.",
+)
+@click.option("--split-names", type=_path, help="Another file with the name of each row's split.")
+@click.option("--split-names-key", help="Name of those names.")
+@click.option("--shuffle", is_flag=True, help="Put the rows of each split in random order.")
+@click.option(
+    "--seed", default=0, show_default=True, help="Of the random splits and the shuffling."
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(DTYPES),
+    help="Of the features at rest. [default: the source's if it is one of these, else float32]",
+)
+@click.option(
+    "--divide-by", default=1.0, show_default=True, help="Divide every feature by a number."
+)
+@click.option(
+    "--compression",
+    type=click.Choice(COMPRESSIONS),
+    default="none",
+    show_default=True,
+    help="none reads fastest; zstd is smallest.",
+)
+@click.option(
+    "--chunk-mib",
+    default=DEFAULT_CHUNK_BYTES / _MIB,
+    show_default=True,
+    help="Most MiB in a chunk of features.",
+)
+@click.option("--skip-column", "skip_columns", multiple=True, help="Column that is no feature.")
+@click.option("--no-header", is_flag=True, help="The first line of a CSV file is a row.")
+@click.option(
+    "--delimiter", help="Between the columns of a CSV file. [default: comma; tab in .tsv]"
+)
+@click.option("--n-features", type=int, help="Of an svmlight file. [default: its largest index]")
+@click.option(
+    "--index-base",
+    type=click.Choice(["auto", "0", "1"]),
+    default="auto",
+    show_default=True,
+    help="First index of an svmlight file.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace STORE, once the new one is whole.")
+@json_option
+def ingest(
+    source: Path,
+    store: Path,
+    as_json: bool,
+    features_key: str | None,
+    skip_columns: tuple[str, ...],
+    no_header: bool,
+    delimiter: str | None,
+    n_features: int | None,
+    index_base: IndexBase,
+    chunk_mib: float,
+    **options: Any,
+) -> None:
+    r"""Make a feature store from arrays on disk.
+
+    SOURCE is a .npy, .npz, svmlight, HDF5, Parquet, CSV or zarr file. It is streamed, so it may
+    be larger than memory. Labels may be numbers or names. A store is whole or absent: when the
+    work is broken off, the same command goes on after the last whole chunk.
+
+    \b
+    Examples:
+      dtopk ingest features.npz features.zarr --split val=0.1 --split test=0.2
+      dtopk ingest letter.npz letter.zarr --divide-by 15 \
+          --split-rows train=0:16000 --split-rows test=16000:20000
+      dtopk ingest X.npy f.zarr --labels y.npy --dtype float16 --shuffle
+      dtopk ingest table.csv t.zarr --labels-key species --skip-column id
+      dtopk ingest news20.bz2 news.zarr --format svmlight --n-features 62061
+      dtopk ingest data.h5 d.zarr --features-key train/X --labels-key train/y
+    """
+    chosen = IngestOptions(
+        reading=SourceOptions(
+            features_key=features_key,
+            skip_columns=skip_columns,
+            header=not no_header,
+            delimiter=delimiter,
+            n_features=n_features,
+            index_base=index_base,
+        ),
+        chunk_bytes=int(chunk_mib * _MIB),
+        **options,
+    )
+    try:
+        with _StageProgress() as progress:
+            made = make_store(source, store, chosen, progress)
+    except KeyboardInterrupt:
+        tell(f"{store} is not made yet. Run the same command again to go on from here.")
+        raise
+    tell_written(made.path)
+    if as_json:
+        answer_json(describe_store(made.path))
+        return
+    sizes = ", ".join(f"{split} {made.split_size(split):,}" for split in made.splits)
+    tell(
+        f"{made.n_samples:,} rows of {made.n_features:,} features ({made.dtype.name}), "
+        f"{made.n_classes:,} classes; {sizes}"
+    )
+
+
+class _StageProgress:
+    """Shows one stage of an ingest after the other."""
+
+    def __init__(self) -> None:
+        self._stage = ""
+        self._shown = contextlib.ExitStack()
+        self._rows: RowProgress | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._shown.close()
+
+    def __call__(self, progress: IngestProgress) -> None:
+        """Show how far the ingest is."""
+        if progress.stage != self._stage:
+            self._stage = progress.stage
+            self._shown.close()
+            label = _STAGES[progress.stage]
+            # The number of rows is known once the labels are read, and no earlier.
+            self._rows = None if progress.n_samples is None else RowProgress(label)
+            if self._rows is None:
+                tell(label)
+            else:
+                self._shown.enter_context(self._rows)
+        if self._rows is not None and progress.n_samples is not None:
+            self._rows(progress.rows, progress.n_samples)

@@ -1,0 +1,68 @@
+"""`dtopk info`."""
+
+import numpy as np
+import pytest
+
+from tests.small_stores import make_rows, make_store
+
+
+def test_info_says_what_a_store_holds(call_json, store):
+    fields = call_json("info", store.path)
+    assert fields["kind"] == "store"
+    assert (fields["n_samples"], fields["n_features"], fields["n_classes"]) == (170, 6, 4)
+    assert fields["class_names"] == ["ant", "bee", "cat", "dog"]
+    assert (fields["dtype"], fields["chunk_rows"], fields["n_chunks"]) == ("float32", 32, 6)
+    assert fields["chunk_bytes"] == 32 * 6 * 4
+    assert fields["bytes_on_disk"] > 170 * 6 * 4
+    assert fields["verified"] is False
+
+
+def test_info_counts_the_classes_of_each_split(call_json, store):
+    part = call_json("info", store.path)["splits"]["train"]
+    counts = np.bincount(make_rows(120, seed=1)[1], minlength=4)
+    assert part["n_samples"] == 120
+    assert part["ranges"] == [[0, 120]]
+    assert part["rows_by_class"] == {
+        "min": counts.min(),
+        "median": np.median(counts),
+        "max": counts.max(),
+    }
+    rarest = ["ant", "bee", "cat", "dog"][int(counts.argmin())]
+    assert next(iter(part["rarest_classes"].items())) == (rarest, counts.min())
+
+
+def test_info_is_readable(call, store):
+    result = call("info", store.path)
+    assert result.status == 0
+    assert result.err == ""
+    assert "4: ant, bee, cat, dog" in result.out
+    assert "6 of 32 rows (768 B), compression none" in result.out
+
+
+def test_info_shortens_many_classes_and_large_sizes(call, tmp_path):
+    names = [f"class {number}" for number in range(900)]
+    make_store(tmp_path / "many", class_names=names)
+    out = call("info", tmp_path / "many").out
+    assert "900: class 0, class 1, class 2, class 3, class 4, ...\n" in out
+    assert " KiB\n" in out
+
+
+def test_info_verifies(call_json, call, store):
+    assert call_json("info", store.path, "--verify")["verified"] is True
+    path = store.arrays["features"].chunk_path(3)
+    data = bytearray(path.read_bytes())
+    data[7] ^= 1
+    path.write_bytes(data)
+    assert call("info", store.path).status == 0
+    result = call("info", store.path, "--verify")
+    assert result.status == 2
+    assert "crc32c of chunk 3 (rows 96:128) of" in result.err
+
+
+@pytest.mark.parametrize("name", ["nowhere", "."])
+def test_info_of_no_store_is_one_line_and_status_2(call, tmp_path, name):
+    result = call("info", tmp_path / name)
+    assert result.status == 2
+    assert result.out == ""
+    assert result.err.startswith("error: store ")
+    assert result.err.count("\n") == 1

@@ -1,0 +1,112 @@
+"""`dtopk ingest`."""
+
+import numpy as np
+import pytest
+
+from dtopk_storage import open_store
+from dtopk_storage.chunked import ChunkedArray
+
+
+@pytest.fixture
+def source(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 16, (40, 3)).astype(np.uint8)
+    np.savez(tmp_path / "a.npz", X=X, y=rng.choice(["x", "y"], 40))
+    return tmp_path / "a.npz"
+
+
+def test_ingest_says_what_it_wrote(call, source, tmp_path):
+    result = call("ingest", source, tmp_path / "s", "--split", "val=0.1", "--split", "test=0.2")
+    assert result.status == 0
+    assert result.out == ""
+    assert f"wrote {tmp_path / 's'}\n" in result.err
+    assert "40 rows of 3 features (float32), 2 classes; train 28, val 4, test 8\n" in result.err
+
+
+def test_ingest_answers_one_object(call_json, source, tmp_path):
+    fields = call_json("ingest", source, tmp_path / "s")
+    assert fields["kind"] == "store"
+    assert fields["n_samples"] == 40
+    assert fields["provenance"]["source"] == str(source)
+
+
+def test_ingest_divides_and_splits_by_row(call, source, tmp_path):
+    options = ["--divide-by", "15", "--split-rows", "train=0:30", "--split-rows", "test=30:40"]
+    assert call("ingest", source, tmp_path / "s", *options).status == 0
+    store = open_store(tmp_path / "s")
+    expected = (np.load(source)["X"] / 15).astype(np.float32)
+    np.testing.assert_array_equal(store.read_features(0, 40), expected)
+    assert store.splits == {"train": ((0, 30),), "test": ((30, 40),)}
+
+
+def test_ingest_passes_every_option_on(call, tmp_path):
+    (tmp_path / "t.csv").write_text("7;0.5;a;2;p\n" * 4 + "8;1.5;b;1;q\n" * 4)
+    np.save(tmp_path / "parts.npy", np.repeat(["train", "val"], 4)[[0, 4] * 4])
+    result = call(
+        "ingest", tmp_path / "t.csv", tmp_path / "s",
+        "--no-header", "--delimiter", ";", "--labels-key", "2", "--skip-column", "-1",
+        "--weights-key", "3", "--split-names", tmp_path / "parts.npy", "--shuffle",
+        "--seed", "3", "--dtype", "float16", "--compression", "zstd", "--chunk-mib", "0.00001",
+    )  # fmt: skip
+    assert result.status == 0, result.err
+    store = open_store(tmp_path / "s")
+    order = store.read_row_id(0, 8)
+    table = np.array([[7, 0.5]] * 4 + [[8, 1.5]] * 4)
+    np.testing.assert_array_equal(store.read_features(0, 8), table[order])
+    np.testing.assert_array_equal(store.read_sample_weight(0, 8), np.repeat([2, 1], 4)[order])
+    assert (
+        store.classes[store.read_labels(0, 8)].tolist() == np.repeat(["a", "b"], 4)[order].tolist()
+    )
+    assert store.split_size("val") == 4
+    assert (store.dtype.name, store.compression, store.chunk_rows) == ("float16", "zstd", 2)
+    assert store.provenance["seed"] == 3
+
+
+def test_ingest_takes_keys_and_the_base_of_indices(call, tmp_path):
+    np.savez(tmp_path / "a.npz", train=np.eye(4), target=[0, 1, 0, 1])
+    keys = ["--features-key", "train", "--labels-key", "target"]
+    assert call("ingest", tmp_path / "a.npz", tmp_path / "s", *keys).status == 0
+    (tmp_path / "news").write_text("a 1:1\n".replace("a", "3") + "5 2:4\n")
+    options = ["--format", "svmlight", "--n-features", "3", "--index-base", "0"]
+    assert call("ingest", tmp_path / "news", tmp_path / "n", *options).status == 0
+    assert open_store(tmp_path / "n").read_features(0, 2).tolist() == [[0, 1, 0], [0, 0, 4]]
+
+
+def test_ingest_replaces_a_store_only_when_asked(call, source, tmp_path):
+    assert call("ingest", source, tmp_path / "s").status == 0
+    result = call("ingest", source, tmp_path / "s", "--dtype", "float64")
+    assert result.status == 2
+    assert "exists already. Choose another path, or overwrite it on purpose." in result.err
+    assert call("ingest", source, tmp_path / "s", "--dtype", "float64", "--overwrite").status == 0
+    assert open_store(tmp_path / "s").dtype == np.float64
+
+
+def test_interrupted_ingest_says_how_to_go_on(call, source, tmp_path, monkeypatch):
+    def interrupt(self, chunk, values, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ChunkedArray, "write_chunk", interrupt)
+        result = call("ingest", source, tmp_path / "s")
+    assert result.status == 130
+    assert "is not made yet. Run the same command again to go on from here." in result.err
+    assert call("ingest", source, tmp_path / "s").status == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--split", "val"], "split must be NAME=FRACTION such as val=0.1, got 'val'"),
+        (["--split", "=0.1"], "split must be NAME=FRACTION such as val=0.1, got '=0.1'"),
+        (["--split-rows", "val=3"], "rows must be NAME=START:STOP such as val=0:500, got 'val=3'"),
+        (["--split", "val=2"], "fraction of split 'val' must be above 0 and at most 1, got 2.0"),
+        (["--dtype", "bfloat16"], "'bfloat16' is not one of 'float16', 'float32', 'float64'"),
+        (["--labels-key", "z"], "must be 'z', got only 'X', 'y'"),
+    ],
+)
+def test_bad_options_are_one_line_and_status_2(call, source, tmp_path, options, message):
+    result = call("ingest", source, tmp_path / "s", *options)
+    assert result.status == 2
+    assert message in result.err
+    assert not (tmp_path / "s").exists()
+    assert not (tmp_path / "s.partial").exists()
