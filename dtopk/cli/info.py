@@ -1,6 +1,6 @@
 """`dtopk info`: what a feature store holds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,14 @@ _NAMES_SHOWN = 5
 )  # fmt: skip
 @json_option
 def info(path: str, verify: bool, as_json: bool) -> None:
-    r"""Show what a feature store holds.
+    """Show what a feature store holds.
 
     \b
     Examples:
       dtopk info features.zarr
       dtopk info features.zarr --verify
       dtopk info features.zarr --json
-    """
+    """  # noqa: D301 - click wants the character, not its escape
     fields = describe_store(path)
     if verify:
         with RowProgress(f"verifying {path}") as progress:
@@ -114,22 +114,20 @@ def format_store(fields: dict[str, Any]) -> str:
     fields : dict
         As `describe_store` returns it.
     """
-    facts = [
-        ["rows", f"{fields['n_samples']:,}"],
-        ["features", f"{fields['n_features']:,} {fields['dtype']}"],
-        ["classes", f"{fields['n_classes']:,}: {_shorten(fields['class_names'])}"],
-        ["sample weights", "yes" if fields["has_sample_weight"] else "no"],
-        ["order of rows", "changed, see row_id" if fields["has_row_id"] else "as in the source"],
-        [
-            "chunks",
-            f"{fields['n_chunks']:,} of {fields['chunk_rows']:,} rows "
-            f"({_format_bytes(fields['chunk_bytes'])}), compression {fields['compression']}",
-        ],
-        ["size on disk", _format_bytes(fields["bytes_on_disk"])],
-        ["feature means", _format_range(fields["feature_mean"])],
-        ["feature deviations", _format_range(fields["feature_std"])],
-        ["constant features", f"{fields['n_constant_features']:,}"],
-    ]
+    facts = {
+        "store": fields["path"],
+        "rows": f"{fields['n_samples']:,}",
+        "features": f"{fields['n_features']:,} {fields['dtype']}",
+        "classes": f"{fields['n_classes']:,}: {_shorten(fields['class_names'])}",
+        "sample weights": "yes" if fields["has_sample_weight"] else "no",
+        "order of rows": "changed, see row_id" if fields["has_row_id"] else "as in the source",
+        "chunks": f"{fields['n_chunks']:,} of {fields['chunk_rows']:,} rows "
+        f"({_format_bytes(fields['chunk_bytes'])}), compression {fields['compression']}",
+        "size on disk": _format_bytes(fields["bytes_on_disk"]),
+        "feature means": _format_range(fields["feature_mean"]),
+        "feature deviations": _format_range(fields["feature_std"]),
+        "constant features": f"{fields['n_constant_features']:,}",
+    }
     splits = [
         [
             split,
@@ -143,14 +141,17 @@ def format_store(fields: dict[str, Any]) -> str:
         for split, part in fields["splits"].items()
     ]
     header = ("split", "rows", "classes", "fewest", "median", "most", "rarest class")
-    origin = [[name.replace("_", " "), str(value)] for name, value in fields["provenance"].items()]
-    parts = [
-        format_table(facts, header=("store", fields["path"])),
-        format_table(splits, header=header),
-    ]
-    if origin:
-        parts.append(format_table(origin, header=("made from", "")))
+    parts = [_format_facts(facts), format_table(splits, header=header)]
+    if fields["provenance"]:
+        parts.append("made from\n" + _format_facts(fields["provenance"]))
     return "\n\n".join(parts)
+
+
+def _format_facts(facts: Mapping[str, Any]) -> str:
+    width = max(map(len, facts)) + 2
+    return "\n".join(
+        f"{name.replace('_', ' ').ljust(width)}{value}" for name, value in facts.items()
+    )
 
 
 def _shorten(names: Sequence[str]) -> str:

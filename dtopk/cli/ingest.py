@@ -134,7 +134,7 @@ def ingest(
     chunk_mib: float,
     **options: Any,
 ) -> None:
-    r"""Make a feature store from arrays on disk.
+    """Make a feature store from arrays on disk.
 
     SOURCE is a .npy, .npz, svmlight, HDF5, Parquet, CSV or zarr file. It is streamed, so it may
     be larger than memory. Labels may be numbers or names. A store is whole or absent: when the
@@ -143,13 +143,13 @@ def ingest(
     \b
     Examples:
       dtopk ingest features.npz features.zarr --split val=0.1 --split test=0.2
-      dtopk ingest letter.npz letter.zarr --divide-by 15 \
+      dtopk ingest letter.npz letter.zarr --divide-by 15 \\
           --split-rows train=0:16000 --split-rows test=16000:20000
       dtopk ingest X.npy f.zarr --labels y.npy --dtype float16 --shuffle
       dtopk ingest table.csv t.zarr --labels-key species --skip-column id
       dtopk ingest news20.bz2 news.zarr --format svmlight --n-features 62061
       dtopk ingest data.h5 d.zarr --features-key train/X --labels-key train/y
-    """
+    """  # noqa: D301 - click wants the character, not its escape
     chosen = IngestOptions(
         reading=SourceOptions(
             features_key=features_key,

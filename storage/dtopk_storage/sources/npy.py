@@ -23,7 +23,7 @@ class NpySource(Source):
 
         def blocks(start: int) -> Iterator[NDArray[Any]]:
             for first in range(start, n_samples, rows):
-                yield array[first : first + rows]
+                yield self._read(array, first, min(rows, n_samples - first))
 
         return Rows(
             place=place,
@@ -47,9 +47,23 @@ class NpySource(Source):
 
         return Vector(place=place, blocks=blocks)
 
-    def _map(self) -> NDArray[Any]:
+    def _map(self) -> np.memmap[Any, Any]:
         with reading(repr(str(self.path)), OSError, ValueError, EOFError):
-            array: NDArray[Any] = np.load(self.path, mmap_mode="r", allow_pickle=False)
+            array: np.memmap[Any, Any] = np.load(self.path, mmap_mode="r", allow_pickle=False)
         if array.ndim == 0:
             raise DatasetError(f"{str(self.path)!r} must hold an array, got a single value.")
         return array
+
+    def _read(self, array: np.memmap[Any, Any], first: int, count: int) -> NDArray[Any]:
+        """Read rows from the file; through the map they would stay in the process's memory."""
+        if not array.flags.c_contiguous:
+            return array[first : first + count]
+        row_bytes = array.shape[1] * array.dtype.itemsize
+        with reading(repr(str(self.path)), OSError):
+            flat = np.fromfile(
+                self.path,
+                array.dtype,
+                count * array.shape[1],
+                offset=array.offset + first * row_bytes,
+            )
+        return flat.reshape(count, array.shape[1])
