@@ -21,8 +21,8 @@ train: $(VENV)/installed-core build/letter.zarr ## train on the Letter data (TRA
 test: $(VENV)/installed-test ## run the tests (PYTEST_ARGS="-k name -x" to choose)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-bench: $(VENV)/installed-test ## run the benchmarks
-	$(BIN)/python -m pytest tests/benchmarks -m benchmark -s $(PYTEST_ARGS)
+bench: $(VENV)/installed-core ## measure the speed of training on this machine
+	$(BIN)/dtopk bench
 
 lint: $(VENV)/installed-dev ## ruff, mypy, import-linter and codespell
 	$(BIN)/ruff check
