@@ -1,0 +1,21 @@
+"""The engine: passes over rows on one machine, with read-ahead, streaming and certificates."""
+
+from dtopk.engine.fit import ACCELERATIONS, SOLVERS, FitOptions, StartPoint, fit
+from dtopk.engine.records import Callback, EpochRecord, FitInfo, FitResult
+from dtopk.engine.rows import ArrayRows, Rows, StoreRows, class_counts
+
+__all__ = [
+    "ACCELERATIONS",
+    "SOLVERS",
+    "ArrayRows",
+    "Callback",
+    "EpochRecord",
+    "FitInfo",
+    "FitOptions",
+    "FitResult",
+    "Rows",
+    "StartPoint",
+    "StoreRows",
+    "class_counts",
+    "fit",
+]

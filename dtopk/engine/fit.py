@@ -1,0 +1,466 @@
+"""Train on one machine: passes of blocked SDCA over a feed of rows, until a certificate."""
+
+import contextlib
+import logging
+import math
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from dtopk_storage import DualFile, create_dual
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from dtopk.engine.feed import Duals, Feed, FileDuals, MemoryDuals, Visit
+from dtopk.engine.interruption import Interruption
+from dtopk.engine.memory import MemoryPlan, plan_memory
+from dtopk.engine.records import Callback, EpochRecord, FitInfo, FitResult, StopReason
+from dtopk.engine.rows import Rows, class_counts
+from dtopk.losses import Loss
+from dtopk.solvers.acceleration import MovingCentre
+from dtopk.solvers.certificate import Certificate, CertificateSums, relative_gap
+from dtopk.solvers.policy import CheckSchedule, choose_ratio
+from dtopk.solvers.sdca import BlockUpdater, RowConversion, default_block_size
+
+logger = logging.getLogger(__name__)
+
+Array = NDArray[Any]
+
+SOLVERS = ("auto", "sdca")
+ACCELERATIONS = ("auto", "on", "off")
+_PROGRESS_ROWS = 4096
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be finite and above 0, got {value!r}.")
+
+
+def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """The problem beside its loss and its rows, and how it is solved."""
+
+    C: float = 1.0
+    """Weight of the loss against |W|^2 / 2, per row."""
+    tol: float = 1e-3
+    """Relative duality gap at which training stops."""
+    max_epochs: int = 200
+    """Passes after which training stops all the same."""
+    time_limit_s: float = math.inf
+    """Seconds after which training stops all the same."""
+    solver: str = "auto"
+    """'sdca', or 'auto' for the solver that suits the loss."""
+    dtype: str = "float32"
+    """Of weights, scores and duals: 'float32' or 'float64'."""
+    block_size: int = 0
+    """Rows solved together; 0: from the number of classes."""
+    seed: int = 0
+    """Of the order of the rows."""
+    acceleration: str = "auto"
+    """Accelerated outer loop: 'auto' where plain SDCA is slow, 'on' or 'off'."""
+    constant: float = 0.0
+    """Value of the constant feature whose weights are the intercept; 0: no intercept."""
+    mean: Array | None = None
+    """Subtracted from every row, of shape (n_features,); None: nothing is."""
+    inverse_scale: Array | None = None
+    """Multiplied with every row after that, of shape (n_features,)."""
+    class_weight: Array | None = None
+    """Weight of the rows of each class, of shape (n_classes,); None: 1."""
+    threads: int = 0
+    """Threads of the matrix products; 0: all."""
+    memory_limit_bytes: int | None = None
+    """What features, duals and weights may take; None: a share of what is free."""
+
+    def __post_init__(self) -> None:
+        _check_positive("C", self.C)
+        _check_positive("tol", self.tol)
+        if not self.time_limit_s > 0:
+            raise ValueError(f"time_limit_s must be above 0, got {self.time_limit_s!r}.")
+        for name, least in (("max_epochs", 1), ("block_size", 0), ("seed", 0), ("threads", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)!r}.")
+        _check_choice("solver", self.solver, SOLVERS)
+        _check_choice("dtype", self.dtype, ("float32", "float64"))
+        _check_choice("acceleration", self.acceleration, ACCELERATIONS)
+        if not math.isfinite(self.constant):
+            raise ValueError(f"constant must be finite, got {self.constant!r}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartPoint:
+    """Where training starts instead of at zero. One of the two is given."""
+
+    W: Array | None = None
+    """Weights of shape (n_features, n_classes), or with a last row for the constant feature; the
+    duals start at minus C times the loss's gradients there."""
+    dual: DualFile | None = None
+    """Duals of the same rows."""
+    dual_factor: float = 1.0
+    """What to multiply them with: the new C by the old one."""
+
+
+def fit(
+    rows: Rows,
+    loss: Loss,
+    options: FitOptions,
+    *,
+    callbacks: Sequence[Callback] = (),
+    dual_path: str | os.PathLike[str] | None = None,
+    start: StartPoint | None = None,
+) -> FitResult:
+    """Train until the relative duality gap is at most `options.tol`.
+
+    The first interrupt (Ctrl-C) ends training after the block in work, with a certificate.
+
+    Parameters
+    ----------
+    rows : Rows
+    loss : Loss
+    options : FitOptions
+    callbacks : sequence of Callback
+    dual_path : path-like, optional
+        Folder to be made for the dual variables, a row for every stored row; None keeps none.
+    start : StartPoint, optional
+
+    Returns
+    -------
+    FitResult
+
+    Raises
+    ------
+    ValueError
+        If the loss cannot be used with the number of classes, fewer than two classes have rows,
+        or memory does not suffice.
+    DatasetError
+        If a chunk is damaged, or holds NaN or infinity.
+    CheckpointError
+        If the duals cannot be written.
+    """
+    loss.check_n_classes(rows.n_classes)
+    present = np.flatnonzero(class_counts(rows))
+    if len(present) < 2:
+        raise ValueError(
+            f"training rows must have at least two classes, got only class code {present[0]}."
+        )
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(threadpool_limits(options.threads or None, user_api="blas"))
+        interruption = stack.enter_context(Interruption())
+        plan = _plan(rows, options)
+        duals, file = _place_duals(rows, options, plan, dual_path, stack)
+        feed = stack.enter_context(Feed(rows, duals, keep_features=plan.features_in_memory))
+        run = _Run(rows, loss, options, feed, interruption, callbacks)
+        if start is not None:
+            run.start_from(start)
+        result = run.run(plan)
+        if file is not None and isinstance(duals, MemoryDuals):
+            duals.write_to(file, rows.pieces)
+    for callback in callbacks:
+        callback.on_end(result)
+    return result
+
+
+def _plan(rows: Rows, options: FitOptions) -> MemoryPlan:
+    return plan_memory(
+        n_samples=rows.n_stored,
+        n_features=rows.n_features + (options.constant != 0),
+        n_classes=rows.n_classes,
+        feature_itemsize=rows.itemsize,
+        itemsize=np.dtype(options.dtype).itemsize,
+        largest_piece=0 if rows.resident else max(piece.n_rows for piece in rows.pieces),
+        features_resident=rows.resident,
+        limit_bytes=options.memory_limit_bytes,
+    )
+
+
+def _place_duals(
+    rows: Rows,
+    options: FitOptions,
+    plan: MemoryPlan,
+    path: str | os.PathLike[str] | None,
+    stack: contextlib.ExitStack,
+) -> tuple[Duals, DualFile | None]:
+    """Make the duals, in memory or in a file, and the file they are to be kept in, if any."""
+    if path is None and not plan.duals_in_memory:
+        path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dtopk-"))) / "dual"
+    file = None
+    if path is not None:
+        file = create_dual(
+            path,
+            n_samples=rows.n_stored,
+            n_classes=rows.n_classes,
+            dtype=options.dtype,
+            chunk_rows=max(p.chunk_stop - p.chunk_start for p in rows.pieces),
+        )
+    if plan.duals_in_memory:
+        return MemoryDuals(rows.n_stored, rows.n_classes, options.dtype), file
+    assert file is not None
+    return FileDuals(file), file
+
+
+class _Run:
+    """The state of one training run."""
+
+    def __init__(
+        self,
+        rows: Rows,
+        loss: Loss,
+        options: FitOptions,
+        feed: Feed,
+        interruption: Interruption,
+        callbacks: Sequence[Callback],
+    ) -> None:
+        self.rows = rows
+        self.loss = loss
+        self.options = options
+        self.feed = feed
+        self.callbacks = callbacks
+        self._interruption = interruption
+        dtype = np.dtype(options.dtype)
+        scaled = options.mean is not None and options.inverse_scale is not None
+        self.conversion = RowConversion(
+            n_features=rows.n_features,
+            dtype=np.dtype(np.float64),
+            mean=options.mean if scaled else None,
+            inverse_scale=options.inverse_scale if scaled else None,
+            constant=options.constant,
+        ).in_dtype(dtype)
+        block_size = options.block_size or default_block_size(rows.n_classes)
+        self.n_samples = sum(piece.n_rows for piece in rows.pieces)
+        self.updater = BlockUpdater(
+            loss, self.conversion, rows.n_classes, min(block_size, self.n_samples)
+        )
+        self.W: Array = np.zeros((self.conversion.width, rows.n_classes), dtype)
+        self.centre: MovingCentre | None = None
+        self.dual_values = [0.0]
+        self.history: list[EpochRecord] = []
+        self.certificate_seconds = 0.0
+        self._began = time.perf_counter()
+
+    @property
+    def _seconds(self) -> float:
+        return time.perf_counter() - self._began
+
+    @property
+    def _ratio(self) -> float:
+        return 1.0 if self.centre is None else self.centre.ratio
+
+    def run(self, plan: MemoryPlan) -> FitResult:
+        """Make passes until there is a reason to stop."""
+        options = self.options
+        info = FitInfo(
+            n_samples=self.n_samples,
+            n_features=self.rows.n_features,
+            n_classes=self.rows.n_classes,
+            loss_name=self.loss.name,
+            solver="sdca",
+            tol=options.tol,
+            max_epochs=options.max_epochs,
+            features_in_memory=plan.features_in_memory,
+            duals_in_memory=plan.duals_in_memory,
+        )
+        for callback in self.callbacks:
+            callback.on_start(info)
+        schedule = CheckSchedule(options.tol)
+        while True:
+            record = self._pass()
+            stop = self._stop_reason(record.epoch)
+            if schedule.due(record.relative_gap) or stop is not None:
+                certificate = self._certify()
+                record = self._certified_record(record, certificate)
+                if certificate.certified:
+                    stop = "tolerance"
+                else:
+                    schedule.missed(certificate.relative_gap)
+            self._tell(record)
+            if stop is not None:
+                return self._result(certificate, stop)
+            self._advance(record.relative_gap)
+
+    def start_from(self, start: StartPoint) -> None:
+        """Take duals from a file or from the gradients at weights, and W from the duals."""
+        weights = self._started_weights(start.W)
+        sums = CertificateSums(self.loss, self.conversion, weights)
+        for visit in self.feed.visit(range(len(self.rows.pieces)), update=True):
+            costs = self._costs(visit)
+            if start.dual is not None:
+                stored = start.dual.read(visit.range.start, visit.range.stop)
+                a = start.dual_factor * stored.astype(np.float64)
+            else:
+                scores = self._scores(visit.piece.X, weights)
+                gradients = self.loss.gradients(scores, visit.piece.labels)
+                a = -costs[:, None] * gradients.astype(np.float64)
+            self.loss.make_feasible(a, visit.piece.labels, costs.astype(np.float64))
+            visit.dual[:] = a
+            sums.add(visit.piece.X, visit.piece.labels, costs, visit.dual)
+        self.W[:] = sums.dual_weights
+        self.dual_values = [sums.certificate(self.options.tol).dual_value]
+
+    def _started_weights(self, W: Array | None) -> Array:
+        weights = np.zeros_like(self.W)
+        if W is not None:
+            if W.shape[1:] != weights.shape[1:] or len(W) > len(weights):
+                raise ValueError(
+                    f"start weights must have at most {len(weights)} rows and "
+                    f"{weights.shape[1]} columns, got shape {W.shape}."
+                )
+            weights[: len(W)] = W
+        return weights
+
+    def _scores(self, X: Array, W: Array) -> Array:
+        block = np.empty((len(X), self.conversion.width), W.dtype)
+        self.conversion.gather(X, np.arange(len(X)), block)
+        scores: Array = block @ W
+        return scores
+
+    def _costs(self, visit: Visit) -> Array:
+        """Return C times the weight of each row of a piece."""
+        weight = visit.piece.weight
+        if self.options.class_weight is not None:
+            weight = weight * self.options.class_weight[visit.piece.labels]
+        costs: Array = (self.options.C * weight).astype(self.W.dtype)
+        return costs
+
+    def _pass(self) -> EpochRecord:
+        """Visit every row once, piece by piece in random order; a stop may cut the pass short."""
+        epoch = len(self.history) + 1
+        began, waited = time.perf_counter(), self.feed.read_seconds
+        order = np.random.default_rng([self.options.seed, epoch]).permutation(
+            len(self.rows.pieces)
+        )
+        loss_sum, dual_sum, done = 0.0, 0.0, 0
+        visits = self.feed.visit(order.tolist(), update=True)
+        with contextlib.closing(visits):
+            for index, visit in zip(order, visits, strict=False):
+                for n_rows, loss, dual in self._visit(visit, [self.options.seed, epoch, index]):
+                    loss_sum += loss
+                    dual_sum += dual
+                    done += n_rows
+                    self._report(done, n_rows)
+                if self._cut_short():
+                    break
+        return self._record(epoch, began, waited, loss_sum, dual_sum, done)
+
+    def _visit(self, visit: Visit, seed: list[int]) -> Iterator[tuple[int, float, float]]:
+        """Update a piece block by block; yield the rows, loss and dual of each block."""
+        piece = visit.piece
+        costs = self._costs(visit)
+        order = np.random.default_rng(seed).permutation(len(piece.labels))
+        for start in range(0, len(order), self.updater.block_size):
+            rows = order[start : start + self.updater.block_size]
+            sums = self.updater.update(
+                piece.X, piece.labels, costs, visit.dual, rows, self.W, self._ratio
+            )
+            yield len(rows), sums.loss, sums.dual
+            if self._cut_short():
+                return
+
+    def _cut_short(self) -> bool:
+        return self._interruption.requested or self._seconds > self.options.time_limit_s
+
+    def _report(self, done: int, added: int) -> None:
+        if done // _PROGRESS_ROWS != (done - added) // _PROGRESS_ROWS or done == self.n_samples:
+            for callback in self.callbacks:
+                callback.on_rows(done)
+
+    def _record(
+        self,
+        epoch: int,
+        began: float,
+        waited: float,
+        loss_sum: float,
+        dual_sum: float,
+        done: int,
+    ) -> EpochRecord:
+        dual_weights = self.W if self.centre is None else self.centre.dual_weights(self.W)
+        primal = loss_sum + 0.5 * _squared_norm(self.W)
+        dual_value = dual_sum - 0.5 * _squared_norm(dual_weights)
+        self.dual_values.append(dual_value)
+        return EpochRecord(
+            epoch=epoch,
+            seconds=self._seconds,
+            rows_per_second=done / max(time.perf_counter() - began, 1e-9),
+            primal=primal,
+            dual_value=dual_value,
+            relative_gap=relative_gap(primal, dual_value),
+            certified=False,
+            read_seconds=self.feed.read_seconds - waited,
+            acceleration=self._ratio,
+        )
+
+    def _stop_reason(self, epoch: int) -> StopReason | None:
+        if self._interruption.requested:
+            return "interrupted"
+        if self._seconds > self.options.time_limit_s:
+            return "time_limit"
+        return "max_epochs" if epoch >= self.options.max_epochs else None
+
+    def _certify(self) -> Certificate:
+        """Recompute primal and dual over all rows, in float64, from W and the duals as kept."""
+        began = time.perf_counter()
+        sums = CertificateSums(self.loss, self.conversion, self.W)
+        for visit in self.feed.visit(range(len(self.rows.pieces)), update=False):
+            piece = visit.piece
+            sums.add(piece.X, piece.labels, self._costs(visit), visit.dual)
+        self.certificate_seconds += time.perf_counter() - began
+        return sums.certificate(self.options.tol)
+
+    def _certified_record(self, record: EpochRecord, certificate: Certificate) -> EpochRecord:
+        return EpochRecord(
+            epoch=record.epoch,
+            seconds=self._seconds,
+            rows_per_second=record.rows_per_second,
+            primal=certificate.primal,
+            dual_value=certificate.dual_value,
+            relative_gap=certificate.relative_gap,
+            certified=True,
+            read_seconds=record.read_seconds,
+            acceleration=record.acceleration,
+        )
+
+    def _tell(self, record: EpochRecord) -> None:
+        self.history.append(record)
+        for callback in self.callbacks:
+            callback.on_epoch(record, self.W)
+
+    def _advance(self, gap: float) -> None:
+        """Move the centre of the accelerated loop, or decide whether to start it."""
+        if self.centre is not None:
+            self.centre.advance(self.W)
+        elif self.options.acceleration != "off":
+            always = self.options.acceleration == "on"
+            ratio = choose_ratio(self.dual_values, gap, self.options.tol, always=always)
+            if ratio > 1:
+                logger.info("Accelerated outer loop from here, r = %.3g.", ratio)
+                self.centre = MovingCentre(self.W, ratio)
+
+    def _result(self, certificate: Certificate, stop_reason: StopReason) -> FitResult:
+        d = self.rows.n_features
+        constant = self.options.constant
+        intercept = self.W[d] * constant if constant else np.zeros_like(self.W[0])
+        return FitResult(
+            W=self.W[:d],
+            intercept=intercept.astype(self.W.dtype),
+            certificate=certificate,
+            history=tuple(self.history),
+            stop_reason=stop_reason,
+            epochs=len(self.history),
+            seconds=self._seconds,
+            certificate_seconds=self.certificate_seconds,
+            solver="sdca",
+            timings=self.updater.timings,
+        )
+
+
+def _squared_norm(W: Array) -> float:
+    """Return |W|^2, summed in float64."""
+    return float(np.einsum("ij,ij->", W, W, dtype=np.float64))

@@ -1,0 +1,101 @@
+"""What a training run says while it goes on, and at its end."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+
+from dtopk.solvers.certificate import Certificate
+from dtopk.solvers.sdca import Timings
+
+StopReason = Literal["tolerance", "max_epochs", "time_limit", "interrupted"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitInfo:
+    """What is known at the start."""
+
+    n_samples: int
+    """Training rows."""
+    n_features: int
+    """Features at rest, without a constant one."""
+    n_classes: int
+    """Classes."""
+    loss_name: str
+    """Name of the loss."""
+    solver: str
+    """Name of the solver."""
+    tol: float
+    """Relative gap to reach."""
+    max_epochs: int
+    """Passes after which to stop all the same."""
+    features_in_memory: bool
+    """Whether the features are held in memory, or read again every epoch."""
+    duals_in_memory: bool
+    """Whether the duals are held in memory, or read and written every epoch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochRecord:
+    """One pass over the training rows."""
+
+    epoch: int
+    """Passes done."""
+    seconds: float
+    """Since the start of training."""
+    rows_per_second: float
+    """Rows of this pass by its seconds."""
+    primal: float
+    """P(W); unless `certified`, with each row's loss at the weights it was solved at."""
+    dual_value: float
+    """D(A)."""
+    relative_gap: float
+    """(P - D) / max(|P|, |D|). Unless `certified` an estimate, which may even be negative early."""
+    certified: bool
+    """Whether primal and dual were recomputed over all rows after the pass."""
+    read_seconds: float
+    """Seconds of this pass spent waiting for rows and duals."""
+    acceleration: float
+    """r of the accelerated outer loop; 1: plain."""
+
+
+class Callback:
+    """What a caller can do while training goes on; every method does nothing by default."""
+
+    def on_start(self, info: FitInfo) -> None:
+        """Training starts."""
+
+    def on_rows(self, rows: int) -> None:
+        """`rows` of the training rows are done in this pass."""
+
+    def on_epoch(self, record: EpochRecord, W: NDArray[Any]) -> None:
+        """A pass is done; W (n_features + 1 or n_features, n_classes) must be left alone."""
+
+    def on_end(self, result: "FitResult") -> None:
+        """Training ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitResult:
+    """What training reached."""
+
+    W: NDArray[Any]
+    """Weights of shape (n_features, n_classes), float32 or float64."""
+    intercept: NDArray[Any]
+    """Intercepts of shape (n_classes,), the dtype of W; zeros where none is fitted."""
+    certificate: Certificate
+    """Primal and dual value of what is returned, recomputed in float64."""
+    history: tuple[EpochRecord, ...]
+    """One record for every pass."""
+    stop_reason: StopReason
+    """Why training ended."""
+    epochs: int
+    """Passes over the training rows."""
+    seconds: float
+    """From the start to the certificate."""
+    certificate_seconds: float
+    """Seconds that certificates took of them."""
+    solver: str
+    """Name of the solver."""
+    timings: Timings
+    """Seconds in each part of the block updates."""

@@ -1,0 +1,191 @@
+"""Where training rows come from: arrays in memory, or a split of a feature store."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from dtopk_storage import FeatureStore, check_finite
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PieceRange:
+    """Rows that are read together: of one chunk, and of the training split."""
+
+    start: int
+    """First row, counted in the store."""
+    stop: int
+    """Row after the last."""
+    chunk_start: int
+    """First row of the chunk that the rows are in."""
+    chunk_stop: int
+    """Row after the last one of that chunk."""
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """The rows of one range."""
+
+    X: Array
+    """Features of shape (n_rows, n_features), at-rest dtype."""
+    labels: NDArray[np.int32]
+    """Label codes of shape (n_rows,)."""
+    weight: NDArray[np.float64]
+    """Weight of each row, of shape (n_rows,)."""
+
+
+class Rows(Protocol):
+    """Training rows that can be read piece by piece, any number of times."""
+
+    @property
+    def n_features(self) -> int:
+        """Features at rest."""
+
+    @property
+    def n_classes(self) -> int:
+        """Classes."""
+
+    @property
+    def n_stored(self) -> int:
+        """Rows that the duals' file has, those outside the training split too."""
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a feature at rest."""
+
+    @property
+    def resident(self) -> bool:
+        """Whether the features are in memory already."""
+
+    @property
+    def pieces(self) -> tuple[PieceRange, ...]:
+        """What can be read."""
+
+    def read(self, piece: PieceRange) -> Piece:
+        """Read one piece; called from one thread at a time."""
+
+
+def class_counts(rows: Rows) -> NDArray[np.int64]:
+    """Count the training rows of each class, without reading features where they are on disk.
+
+    Parameters
+    ----------
+    rows : Rows
+    """
+    counts = np.zeros(rows.n_classes, np.int64)
+    read_labels = getattr(rows, "read_labels", None)
+    for piece in rows.pieces:
+        labels = read_labels(piece) if read_labels else rows.read(piece).labels
+        counts += np.bincount(labels, minlength=rows.n_classes)
+    return counts
+
+
+class ArrayRows:
+    """Rows that are in memory already.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d), float16, float32 or float64, C-contiguous
+    labels : ndarray of shape (n,), int32
+    n_classes : int
+    weight : ndarray of shape (n,), float64, or None
+        None weighs every row 1.
+    """
+
+    resident = True
+
+    def __init__(
+        self, X: Array, labels: NDArray[np.int32], n_classes: int, weight: Array | None = None
+    ) -> None:
+        if len(X) != len(labels):
+            raise ValueError(f"X and y must have the same length, got {len(X)} and {len(labels)}.")
+        ones = np.ones(len(X)) if weight is None else weight
+        self._whole = Piece(X=X, labels=labels, weight=ones)
+        self.n_features: int = X.shape[1]
+        self.n_classes = n_classes
+        self.n_stored = len(X)
+        self.itemsize: int = X.itemsize
+        n = len(X)
+        self.pieces = (PieceRange(start=0, stop=n, chunk_start=0, chunk_stop=n),)
+
+    def read(self, piece: PieceRange) -> Piece:
+        """Return the arrays; there is one piece."""
+        return self._whole
+
+
+class StoreRows:
+    """The rows of one split of a feature store.
+
+    The first read of each piece checks it for NaN and infinity.
+
+    Parameters
+    ----------
+    store : FeatureStore
+    split : str
+
+    Raises
+    ------
+    DatasetError
+        If the split is unknown.
+    ValueError
+        If it has no rows.
+    """
+
+    resident = False
+
+    def __init__(self, store: FeatureStore, split: str) -> None:
+        self.store = store
+        self.n_features = store.n_features
+        self.n_classes = store.n_classes
+        self.n_stored = store.n_samples
+        self.itemsize: int = store.dtype.itemsize
+        self.pieces = tuple(
+            piece
+            for start, stop in store.split_ranges(split)
+            for piece in _cut_at_chunks(start, stop, store.chunk_rows, store.n_samples)
+        )
+        if not self.pieces:
+            raise ValueError(f"split {split!r} of {store.path!r} must have rows, got none.")
+        self._checked: set[int] = set()
+
+    def read_labels(self, piece: PieceRange) -> NDArray[np.int32]:
+        """Read only the labels of a piece."""
+        return self.store.read_labels(piece.start, piece.stop)
+
+    def read(self, piece: PieceRange) -> Piece:
+        """Read a piece.
+
+        Raises
+        ------
+        DatasetError
+            If a chunk is damaged, or holds NaN or infinity.
+        """
+        X = self.store.read_features(piece.start, piece.stop)
+        if piece.start not in self._checked:
+            check_finite(X, piece.start, self.store.path)
+            self._checked.add(piece.start)
+        return Piece(
+            X=X,
+            labels=self.read_labels(piece),
+            weight=self.store.read_sample_weight(piece.start, piece.stop),
+        )
+
+
+def _cut_at_chunks(start: int, stop: int, chunk_rows: int, n_rows: int) -> list[PieceRange]:
+    pieces = []
+    while start < stop:
+        chunk_start = start - start % chunk_rows
+        chunk_stop = min(chunk_start + chunk_rows, n_rows)
+        end = min(chunk_stop, stop)
+        pieces.append(
+            PieceRange(start=start, stop=end, chunk_start=chunk_start, chunk_stop=chunk_stop)
+        )
+        start = end
+    return pieces
