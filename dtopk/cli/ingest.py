@@ -49,8 +49,8 @@ _path = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("source", type=_path)
-@click.argument("store", type=_path)
+@click.argument("source")
+@click.argument("store")
 @click.option(
     "--format",
     "source_format",
@@ -122,8 +122,8 @@ _path = click.Path(path_type=Path)
 @click.option("--overwrite", is_flag=True, help="Replace STORE, once the new one is whole.")
 @json_option
 def ingest(
-    source: Path,
-    store: Path,
+    source: str,
+    store: str,
     as_json: bool,
     features_key: str | None,
     skip_columns: tuple[str, ...],

@@ -44,19 +44,20 @@ def write_atomic(path: Path, pieces: Sequence[Bytes | bytes], *, durable: bool) 
     """Write a file under another name and rename it, so that it is whole or absent.
 
     zarr's LocalStore does the same, but leaves its temporary file behind when the write is
-    interrupted, and copies the chunk once to append the checksum.
+    interrupted, and copies the chunk once to append the checksum. The other name is always the
+    same one, so that what a killed process left is overwritten when its work is done again.
 
     Parameters
     ----------
     path : Path
-        Its folder is made if need be.
+        Its folder is made if need be. It has one writer at a time.
     pieces : sequence of bytes-like
         Written one after the other.
     durable : bool
         Wait until the disk has the bytes. The rename then never outlives them in a power cut.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
+    temporary = path.parent / f".{path.name}.tmp"
     try:
         with temporary.open("wb") as file:
             for piece in pieces:

@@ -281,9 +281,7 @@ def open_store(path: str | os.PathLike[str]) -> FeatureStore:
     DatasetError
         There is no store, or its metadata is not whole, not consistent, or of a newer format.
     """
-    if "://" in os.fspath(path):
-        raise DatasetError(f"store must be a folder of this machine, got {os.fspath(path)!r}.")
-    folder = Path(path)
+    folder = local_folder(path)
     manifest = parse_manifest(_read_attribute(folder), repr(str(path)))
     arrays = {FEATURES: open_array(folder / FEATURES), LABELS: open_array(folder / LABELS)}
     if manifest.has_sample_weight:
@@ -305,6 +303,22 @@ def open_store(path: str | os.PathLike[str]) -> FeatureStore:
         std=std.read(0, d),
         arrays=arrays,
     )
+
+
+def local_folder(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a store, and refuse a URL, which would become a folder named s3:.
+
+    Parameters
+    ----------
+    path : str or path-like
+
+    Raises
+    ------
+    DatasetError
+    """
+    if "://" in os.fspath(path):
+        raise DatasetError(f"store must be a folder of this machine, got {os.fspath(path)!r}.")
+    return Path(path)
 
 
 def _read_attribute(folder: Path) -> dict[str, Any]:

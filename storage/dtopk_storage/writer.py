@@ -17,6 +17,7 @@ from dtopk_storage.errors import DatasetError
 from dtopk_storage.files import sync_folder
 from dtopk_storage.manifest import (
     ATTRIBUTE,
+    FORMAT,
     TRAIN,
     ClassNameType,
     Manifest,
@@ -33,6 +34,7 @@ from dtopk_storage.store import (
     SAMPLE_WEIGHT,
     STD,
     FeatureStore,
+    local_folder,
     open_store,
 )
 from dtopk_storage.values import as_feature_dtype, convert_features
@@ -134,8 +136,9 @@ def finish_store(
     """
     for name in (LABELS, SAMPLE_WEIGHT, ROW_ID, MEAN, STD):
         shutil.rmtree(folder / name, ignore_errors=True)
-    # zarr writes over an array's metadata only when told to delete its chunks.
-    (features.path / "zarr.json").unlink(missing_ok=True)
+    # zarr makes an array only where there is none, and its temporary files outlive a kill.
+    for leftover in [*folder.glob("zarr.*"), *features.path.glob("zarr.*")]:
+        leftover.unlink()
     features.write_metadata(("sample", "feature"))
     _write_vector(folder / LABELS, columns.labels, features.chunk_rows, "sample")
     if columns.sample_weight is not None:
@@ -144,7 +147,6 @@ def finish_store(
         _write_vector(folder / ROW_ID, columns.row_id, features.chunk_rows, "sample")
     _write_vector(folder / MEAN, statistics.mean, len(statistics.mean), "feature")
     _write_vector(folder / STD, statistics.std, len(statistics.mean), "feature")
-    (folder / "zarr.json").unlink(missing_ok=True)
     zarr.create_group(folder, zarr_format=3, attributes={ATTRIBUTE: manifest.to_attributes()})
     sync_folder(folder)
 
@@ -183,7 +185,9 @@ def check_target(path: Path, *, overwrite: bool) -> None:
         raise DatasetError(
             f"{str(path)!r} exists already. Choose another path, or overwrite it on purpose."
         )
-    if not path.is_dir() or (any(path.iterdir()) and not (path / "zarr.json").exists()):
+    metadata = path / "zarr.json"
+    is_store = metadata.is_file() and FORMAT in metadata.read_text(errors="replace")
+    if not is_store and not (path.is_dir() and not any(path.iterdir())):
         raise DatasetError(f"{str(path)!r} must be a store to be overwritten, got something else.")
 
 
@@ -299,6 +303,21 @@ class StoreWriter:
         -------
         FeatureStore
         """
+        try:
+            self._finish()
+            check_target(self._path, overwrite=self._overwrite)
+            publish(self._folder, self._path)
+        except BaseException:
+            self.abort()
+            raise
+        return open_store(self._path)
+
+    def abort(self) -> None:
+        """Remove what was written."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _finish(self) -> None:
+        """Write all that is not on the disk yet."""
         splits: dict[str, Ranges] = {name: tuple(rows) for name, rows in self._splits.items()}
         check_splits(splits, self._n_rows, self._place)
         features = self._flush()
@@ -326,13 +345,6 @@ class StoreWriter:
             statistics=self._statistics,
             manifest=manifest,
         )
-        check_target(self._path, overwrite=self._overwrite)
-        publish(self._folder, self._path)
-        return open_store(self._path)
-
-    def abort(self) -> None:
-        """Remove what was written."""
-        shutil.rmtree(self._folder)
 
     def _check_columns(
         self, X: NDArray[Any], y: ArrayLike, sample_weight: ArrayLike | None, place: str
@@ -440,7 +452,7 @@ def create_store(
     -------
     StoreWriter
     """
-    target = Path(path)
+    target = local_folder(path)
     check_target(target, overwrite=overwrite)
     stored = as_feature_dtype(dtype)
     if n_features < 1:

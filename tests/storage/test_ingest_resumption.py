@@ -4,6 +4,8 @@ import errno
 import fcntl
 import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -102,6 +104,40 @@ def test_shuffle_broken_at_any_step_ends_the_same(source, tmp_path, step, call):
     interrupt(source, path, options("shuffled"), Buckets, step, call)
     ingest(source, path, options("shuffled"))
     assert contents(path) == expected
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from dtopk_storage.ingest import IngestOptions, ingest
+
+replace = Path.replace
+names = []
+
+def die(self, target):
+    names.append(target.name)
+    if names.count(sys.argv[3]) == int(sys.argv[4]):
+        os._exit(9)
+    return replace(self, target)
+
+Path.replace = die
+ingest(sys.argv[1], sys.argv[2], IngestOptions(chunk_bytes=112, weights_key="w"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("0", 4), ("zarr.json", 1), ("zarr.json", 3), ("zarr.json", 6), ("plan.json", 1)],
+)
+def test_killed_ingest_ends_the_same(source, tmp_path, name, count):
+    """Killed before a rename, so that the temporary file stays: of a chunk, or of zarr's."""
+    expected = contents_of_undisturbed(source, tmp_path, "in_order")
+    command = [sys.executable, "-c", KILLED, str(source), str(tmp_path / "s"), name, str(count)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run(command, env=environment, check=False).returncode == 9
+    assert not (tmp_path / "s").exists()
+    ingest(source, tmp_path / "s", options("in_order"))
+    assert contents(tmp_path / "s") == expected
 
 
 def contents_of_undisturbed(source, tmp_path, way):

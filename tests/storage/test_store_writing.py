@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import zarr
 
 from dtopk_storage import DatasetError, create_store, open_store
 from dtopk_storage import writer as writer_module
@@ -71,8 +72,11 @@ def test_existing_store_is_replaced_when_asked(store, rows, tmp_path):
 def test_a_folder_that_is_no_store_is_never_overwritten(tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.png").write_bytes(b"")
-    with pytest.raises(DatasetError, match="must be a store to be overwritten"):
-        make(tmp_path / "photos", overwrite=True)
+    (tmp_path / "notes").write_text("")
+    zarr.create_group(tmp_path / "other.zarr")
+    for name in ("photos", "notes", "other.zarr"):
+        with pytest.raises(DatasetError, match="must be a store to be overwritten"):
+            make(tmp_path / name, overwrite=True)
 
 
 def test_splits_appended_in_turns_have_several_ranges(tmp_path, rows):
@@ -164,6 +168,12 @@ def test_store_without_training_rows_is_refused(tmp_path, rows):
     writer.append(*rows, split="val")
     with pytest.raises(DatasetError, match=r"must include 'train', got \['val'\]"):
         writer.finish()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_url_is_no_place_for_a_store():
+    with pytest.raises(DatasetError, match="must be a folder of this machine, got 's3://b/d'"):
+        make("s3://b/d")
 
 
 BAD_OPTIONS = {

@@ -24,7 +24,7 @@ from dtopk_storage.ingest.splits import arrange
 from dtopk_storage.manifest import TRAIN, Manifest, check_class_names
 from dtopk_storage.sources.base import Rows, Source, Vector
 from dtopk_storage.sources.formats import open_source
-from dtopk_storage.store import FeatureStore, open_store
+from dtopk_storage.store import FeatureStore, local_folder, open_store
 from dtopk_storage.values import as_feature_dtype, convert_features
 from dtopk_storage.verification import check_weights
 from dtopk_storage.writer import (
@@ -66,9 +66,9 @@ def ingest(
     beside the store, ``path`` with ``.partial`` after it. When it is broken off, the same
     command goes on after the last whole chunk, and the store is the same to the last byte.
 
-    Memory holds 4 bytes a row for the labels, 8 for the weights, 20 when rows change places,
-    a few chunks, and two buckets of 128 MiB when shuffling. Shuffling needs the size of the
-    features on disk once more while it works.
+    Memory holds 12 bytes a row, 20 when rows change places, 8 more with weights, a few chunks,
+    and two buckets of 128 MiB when shuffling. Shuffling needs the size of the features on disk
+    once more while it works.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def ingest(
         Of the source, or for want of room on the disk.
     """
     options = options or IngestOptions()
-    origin, target = Path(source), Path(path)
+    origin, target = Path(source), local_folder(path)
     check_target(target, overwrite=options.overwrite)
     opened = _open_inputs(origin, options)
     command = fingerprint(origin, options)
