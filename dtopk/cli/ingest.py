@@ -14,10 +14,10 @@ from dtopk.cli.progress import RowProgress
 from dtopk_storage.chunked import COMPRESSIONS
 from dtopk_storage.ingest import IngestOptions, IngestProgress
 from dtopk_storage.ingest import ingest as make_store
+from dtopk_storage.publishing import DEFAULT_CHUNK_BYTES
 from dtopk_storage.sources.base import IndexBase, SourceOptions
 from dtopk_storage.sources.formats import FORMATS
 from dtopk_storage.values import DTYPES
-from dtopk_storage.writer import DEFAULT_CHUNK_BYTES
 
 _MIB = 1 << 20
 _STAGES = {"labels": "reading labels", "shuffle": "shuffling", "features": "writing features"}

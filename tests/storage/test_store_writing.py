@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import zarr
 
-from dtopk_storage import DatasetError, create_store, open_store
-from dtopk_storage import writer as writer_module
+from dtopk_storage import DatasetError, create_store, open_store, publishing
 
 
 def make(path, **options):
@@ -33,13 +32,13 @@ def test_store_is_absent_until_it_is_whole(tmp_path, rows):
 
 def test_manifest_is_written_last(tmp_path, rows, monkeypatch):
     seen = []
-    create_group = writer_module.zarr.create_group
+    create_group = publishing.zarr.create_group
 
     def spy(folder, **options):
         seen.extend(sorted(path.name for path in folder.iterdir()))
         return create_group(folder, **options)
 
-    monkeypatch.setattr(writer_module.zarr, "create_group", spy)
+    monkeypatch.setattr(publishing.zarr, "create_group", spy)
     with make(tmp_path / "s") as writer:
         writer.append(*rows)
     assert seen == ["feature_mean", "feature_std", "features", "labels"]

@@ -5,9 +5,9 @@ import math
 from pathlib import Path
 
 from dtopk_storage.manifest import TRAIN
+from dtopk_storage.publishing import DEFAULT_CHUNK_BYTES, check_compression
 from dtopk_storage.sources.base import SourceOptions
 from dtopk_storage.values import as_feature_dtype
-from dtopk_storage.writer import DEFAULT_CHUNK_BYTES, check_compression
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from dtopk_storage.errors import DatasetError
 from dtopk_storage.files import write_atomic
 from dtopk_storage.ingest.options import IngestOptions
 from dtopk_storage.manifest import FORMAT_VERSION, Manifest, parse_manifest
-from dtopk_storage.writer import Columns
+from dtopk_storage.publishing import Columns
 
 _PLAN = "plan.json"
 _ARRAYS = ("labels", "sample_weight", "row_id")

@@ -22,12 +22,7 @@ from dtopk_storage.ingest.options import IngestOptions
 from dtopk_storage.ingest.plan import Plan, fingerprint, load_plan, save_plan
 from dtopk_storage.ingest.splits import arrange
 from dtopk_storage.manifest import TRAIN, Manifest, check_class_names
-from dtopk_storage.sources.base import Rows, Source, Vector
-from dtopk_storage.sources.formats import open_source
-from dtopk_storage.store import FeatureStore, local_folder, open_store
-from dtopk_storage.values import as_feature_dtype, convert_features
-from dtopk_storage.verification import check_weights
-from dtopk_storage.writer import (
+from dtopk_storage.publishing import (
     Columns,
     check_compression,
     check_target,
@@ -36,6 +31,11 @@ from dtopk_storage.writer import (
     finish_store,
     publish,
 )
+from dtopk_storage.sources.base import Rows, Source, Vector
+from dtopk_storage.sources.formats import open_source
+from dtopk_storage.store import FeatureStore, local_folder, open_store
+from dtopk_storage.values import as_feature_dtype, convert_features
+from dtopk_storage.verification import check_weights
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,186 @@
+"""The last steps of making a store, shared by all that make one."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from dtopk_storage.chunked import COMPRESSIONS, ChunkedArray, Compression
+from dtopk_storage.errors import DatasetError
+from dtopk_storage.files import sync_folder
+from dtopk_storage.manifest import ATTRIBUTE, FORMAT, Manifest
+from dtopk_storage.statistics import FeatureStatistics
+from dtopk_storage.store import FEATURES, LABELS, MEAN, ROW_ID, SAMPLE_WEIGHT, STD
+
+# Measured with float16 in the page cache, one thread, checksums included: 4 MiB chunks read at
+# 12.8 GB/s, 8 at 10, 16 at 8.2 and 32 at 3 (their memory is new to the process every time).
+# 16 keeps a data set of 100 GB in 6,000 files.
+DEFAULT_CHUNK_BYTES = 16 << 20
+_LABEL_ROWS = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Columns:
+    """What a store has one value a row of, beside the features."""
+
+    labels: NDArray[np.int32]
+    """Codes, of shape (n_samples,)."""
+    sample_weight: NDArray[np.float64] | None
+    """Weights of shape (n_samples,), or None when there are none."""
+    row_id: NDArray[np.int64] | None
+    """Row of the source, of shape (n_samples,), or None when the order is the source's."""
+
+
+def default_chunk_rows(n_features: int, dtype: np.dtype[Any], chunk_bytes: int) -> int:
+    """Return how many rows make a chunk of at most `chunk_bytes`, and at least one.
+
+    Parameters
+    ----------
+    n_features : int
+    dtype : dtype
+    chunk_bytes : int
+        Uncompressed.
+    """
+    return max(1, chunk_bytes // (n_features * dtype.itemsize))
+
+
+def check_compression(compression: str) -> Compression:
+    """Return a compression by its name, or raise ValueError with the names.
+
+    Parameters
+    ----------
+    compression : str
+    """
+    for known in COMPRESSIONS:
+        if compression == known:
+            return known
+    raise ValueError(f"compression must be 'none', 'lz4' or 'zstd', got {compression!r}.")
+
+
+def features_array(
+    folder: Path,
+    *,
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
+    chunk_rows: int,
+    compression: Compression,
+) -> ChunkedArray:
+    """Return the features of a store that is being written; writes nothing.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the store.
+    shape : tuple of (n_samples, n_features)
+    dtype : dtype
+    chunk_rows : int
+        Lowered to n_samples, so that a small store is not padded to a full chunk.
+    compression : str
+    """
+    return ChunkedArray(
+        path=folder / FEATURES,
+        shape=shape,
+        chunk_rows=max(1, min(chunk_rows, shape[0])),
+        dtype=dtype,
+        compression=compression,
+    )
+
+
+def finish_store(
+    folder: Path,
+    *,
+    features: ChunkedArray,
+    columns: Columns,
+    statistics: FeatureStatistics,
+    manifest: Manifest,
+) -> None:
+    """Write everything but the chunks of features, the manifest last.
+
+    Parameters
+    ----------
+    folder : Path
+        Holds all chunks of features already.
+    features : ChunkedArray
+    columns : Columns
+    statistics : FeatureStatistics
+        Of the training rows.
+    manifest : Manifest
+    """
+    for name in (LABELS, SAMPLE_WEIGHT, ROW_ID, MEAN, STD):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    # zarr makes an array only where there is none, and its temporary files outlive a kill.
+    for leftover in [*folder.glob("zarr.*"), *features.path.glob("zarr.*")]:
+        leftover.unlink()
+    features.write_metadata(("sample", "feature"))
+    _write_vector(folder / LABELS, columns.labels, features.chunk_rows, "sample")
+    if columns.sample_weight is not None:
+        _write_vector(folder / SAMPLE_WEIGHT, columns.sample_weight, features.chunk_rows, "sample")
+    if columns.row_id is not None:
+        _write_vector(folder / ROW_ID, columns.row_id, features.chunk_rows, "sample")
+    _write_vector(folder / MEAN, statistics.mean, len(statistics.mean), "feature")
+    _write_vector(folder / STD, statistics.std, len(statistics.mean), "feature")
+    zarr.create_group(folder, zarr_format=3, attributes={ATTRIBUTE: manifest.to_attributes()})
+    sync_folder(folder)
+
+
+def _write_vector(path: Path, values: NDArray[Any], chunk_rows: int, dimension: str) -> None:
+    """Write a one-dimensional array, in chunks that are a whole number of feature chunks."""
+    array = ChunkedArray(
+        path=path,
+        shape=values.shape,
+        chunk_rows=min(len(values), chunk_rows * max(1, _LABEL_ROWS // chunk_rows)),
+        dtype=values.dtype.newbyteorder("<"),
+        compression="none",
+    )
+    for chunk in range(array.n_chunks):
+        start, stop = array.rows_of(chunk)
+        array.write_chunk(chunk, values[start:stop], durable=True)
+    array.write_metadata((dimension,))
+
+
+def check_target(path: Path, *, overwrite: bool) -> None:
+    """Refuse to write a store where something stands.
+
+    Parameters
+    ----------
+    path : Path
+    overwrite : bool
+        Allow it, when what stands there is a store, of whatever format version.
+
+    Raises
+    ------
+    DatasetError
+    """
+    if not path.exists():
+        return
+    if not overwrite:
+        raise DatasetError(
+            f"{str(path)!r} exists already. Choose another path, or overwrite it on purpose."
+        )
+    metadata = path / "zarr.json"
+    is_store = metadata.is_file() and FORMAT in metadata.read_text(errors="replace")
+    if not is_store and not (path.is_dir() and not any(path.iterdir())):
+        raise DatasetError(f"{str(path)!r} must be a store to be overwritten, got something else.")
+
+
+def publish(folder: Path, path: Path) -> None:
+    """Rename a whole store into its place; what stood there goes once it is in it.
+
+    Parameters
+    ----------
+    folder : Path
+        The store, on the same file system.
+    path : Path
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replaced = path.with_name(f"{path.name}.replaced")
+    if path.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
+        path.rename(replaced)
+    folder.rename(path)
+    sync_folder(path.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
