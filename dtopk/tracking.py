@@ -108,6 +108,12 @@ class MlflowRun:
         """Whether the run could be started."""
         return bool(self.run_id)
 
+    def describe(self) -> dict[str, str]:
+        """Say where the run is recorded; empty if it could not be started."""
+        if not self.is_recording:
+            return {}
+        return {"uri": self.uri, "experiment_id": self.experiment_id, "run_id": self.run_id}
+
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Record parameters; long ones are cut, and all are kept whole in 'params.json'."""
         texts = {name: str(value) for name, value in params.items()}

@@ -1,1 +1,29 @@
 """Jobs: what a job file says, and the training that it asks for."""
+
+from dtopk.job.config import (
+    DataSection,
+    ModelSection,
+    OutputSection,
+    ResourcesSection,
+    SolverSection,
+    TrackingSection,
+    TrainJob,
+)
+from dtopk.job.files import job_from_dict, job_to_dict, job_to_toml, load_job
+from dtopk.job.train import TrainResult, train
+
+__all__ = [
+    "DataSection",
+    "ModelSection",
+    "OutputSection",
+    "ResourcesSection",
+    "SolverSection",
+    "TrackingSection",
+    "TrainJob",
+    "TrainResult",
+    "job_from_dict",
+    "job_to_dict",
+    "job_to_toml",
+    "load_job",
+    "train",
+]

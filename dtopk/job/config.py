@@ -57,7 +57,8 @@ class ModelSection:
     intercept_scaling: float = 1.0
     """Value of the constant feature; larger: the intercept is penalised less."""
     class_weight: str = ""
-    """'balanced': weigh rows by n_samples / (n_classes * rows of their class); empty: 1 each."""
+    """'balanced': weigh rows by n_samples / (n_classes * rows of their class), counting
+    the classes that have rows; empty: 1 each."""
 
     def __post_init__(self) -> None:
         coerce_fields(self, "model")
@@ -90,7 +91,8 @@ class SolverSection:
     acceleration: str = "auto"
     """Accelerated outer loop: 'auto' (when progress is slow), 'on' or 'off'."""
     warm_start: str = ""
-    """Run folder whose dual variables training starts from; empty: start at zero."""
+    """Run folder whose duals, or model file whose weights training starts from; empty: start
+    at zero. The rows or features must be the same; loss and C may differ."""
 
     def __post_init__(self) -> None:
         coerce_fields(self, "solver")

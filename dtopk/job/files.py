@@ -11,6 +11,7 @@ import tomli_w
 
 from dtopk.job.checks import unknown_name
 from dtopk.job.config import JOB_VERSION, OutputSection, TrainJob
+from dtopk.job.names import check_names
 
 _SECTIONS = {section.name: section.default_factory for section in dataclasses.fields(TrainJob)}
 _PATHS = (("data", "store"), ("solver", "warm_start"), ("output", "run_dir"))
@@ -35,8 +36,8 @@ def load_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Tra
     Raises
     ------
     ValueError
-        If the file is not TOML, is of a newer version, names an unknown section or key, or has a
-        value that its key does not take.
+        If the file is not TOML, is of a newer version, names an unknown section, key, loss or
+        solver, or has a value that its key does not take.
     """
     path = Path(path)
     where = f"In {str(path)!r}"
@@ -51,6 +52,7 @@ def load_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Tra
         where += "".join(f", --set {text}" for text in overrides)
     try:
         job = job_from_dict(tables)
+        check_names(job)
         if not job.data.store:
             raise ValueError("data.store must be the path of a feature store, got none.")
     except ValueError as error:

@@ -1,7 +1,6 @@
 """The folder of a run: its files by name, and the rule that a folder serves one run."""
 
 import csv
-import dataclasses
 import io
 import json
 import shutil
@@ -100,15 +99,22 @@ class RunFolder:
         """Empty the folder of a run that came to nothing, so that it can be used again."""
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def write_history(self, records: Sequence[Any]) -> None:
+    def list_written(self) -> tuple[Path, ...]:
+        """List the files and folders that are there, in the order they are of use."""
+        known = (
+            self.model, self.dual, self.job, self.result, self.history,
+            self.convergence, self.topk_accuracy,
+        )  # fmt: skip
+        return tuple(path for path in known if path.exists())
+
+    def write_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write a line an epoch.
 
         Parameters
         ----------
-        records : sequence of dataclass instances, all of one class
+        rows : sequence of mappings, all with the same keys
         """
         text = io.StringIO()
-        rows = [dataclasses.asdict(record) for record in records]
         writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

@@ -2,18 +2,11 @@
 
 import csv
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from dtopk.job.run_folder import RunFolder, name_run_folder
-
-
-@dataclass(frozen=True)
-class Record:
-    epoch: int
-    gap: float
 
 
 @pytest.fixture
@@ -59,7 +52,7 @@ def test_released_folder_can_be_claimed_again(folder):
 
 def test_history_has_a_line_an_epoch(folder):
     folder.claim("")
-    folder.write_history([Record(1, 0.5), Record(2, 0.25)])
+    folder.write_history([{"epoch": 1, "gap": 0.5}, {"epoch": 2, "gap": 0.25}])
     with folder.history.open(newline="") as file:
         assert list(csv.DictReader(file)) == [
             {"epoch": "1", "gap": "0.5"},

@@ -1,0 +1,82 @@
+"""`dtopk train`: train a model as a job file says."""
+
+from collections.abc import Mapping
+
+import click
+
+from dtopk.cli.output import (
+    EXIT_INTERRUPTED,
+    answer,
+    answer_json,
+    format_table,
+    json_option,
+    tell,
+    tell_written,
+)
+from dtopk.cli.train_progress import BarProgress, make_progress
+from dtopk.job import TrainResult, load_job
+from dtopk.job import train as run_job
+
+_STOP_REASONS = {
+    "tolerance": "the gap reached the tolerance",
+    "max_epochs": "the epochs ran out (solver.max_epochs)",
+    "time_limit": "the time ran out (solver.time_limit_s)",
+    "interrupted": "interrupted",
+}
+
+
+@click.command()
+@click.argument("job_path", metavar="JOB.toml")
+@click.option(
+    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE",
+    help="Replace a value of the job; may be given more than once.",
+)  # fmt: skip
+@click.option("--run-dir", default="", help="Folder of the run, instead of the job's.")
+@json_option
+def train(job_path: str, overrides: tuple[str, ...], run_dir: str, as_json: bool) -> int:
+    """Train a model as a job file says.
+
+    jobs/README.md describes every key of a job. Ctrl-C ends training early: what was reached is
+    certified and kept, and the exit status is 130.
+    """
+    if run_dir:
+        overrides = (*overrides, f"output.run_dir={run_dir}")
+    job = load_job(job_path, overrides)
+    progress = make_progress()
+    try:
+        result = run_job(job.data.store, job, callbacks=[progress])
+    finally:
+        if isinstance(progress, BarProgress):
+            progress.stop()
+    for path in result.written:
+        tell_written(path)
+    if result.mlflow:
+        tell(f"recorded as MLflow run {result.mlflow['run_id']} at {result.mlflow['uri']}")
+    if as_json:
+        answer_json(result.to_dict())
+    else:
+        answer(_describe(result))
+    return EXIT_INTERRUPTED if result.stop_reason == "interrupted" else 0
+
+
+def _describe(result: TrainResult) -> str:
+    certificate = result.certificate
+    verdict = (
+        f"certified: within {certificate.relative_gap:.2e} of the optimum"
+        if certificate.certified
+        else f"not certified: the gap is {certificate.relative_gap:.2e}, asked {certificate.tol:g}"
+    )
+    parts = [
+        f"{result.model.loss}, {result.epochs} epochs, {result.seconds:.1f} s; "
+        f"{_STOP_REASONS[result.stop_reason]}",
+        f"{verdict} (primal {certificate.primal:.8g}, dual {certificate.dual_value:.8g})",
+    ]
+    if result.topk_accuracy:
+        parts.append(_describe_accuracy(result.topk_accuracy))
+    return "\n\n".join(parts)
+
+
+def _describe_accuracy(accuracy: Mapping[str, Mapping[int, float]]) -> str:
+    ks = next(iter(accuracy.values()))
+    rows = [[str(k), *(f"{100 * by_k[k]:.2f}%" for by_k in accuracy.values())] for k in ks]
+    return format_table(rows, header=("top-k", *accuracy))

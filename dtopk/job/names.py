@@ -1,0 +1,37 @@
+"""The names in a job that stand for parts of the program: its loss and its solver."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dtopk.engine import SOLVERS
+from dtopk.job.checks import check_choice
+from dtopk.job.config import TrainJob
+from dtopk.losses import Loss, make_loss
+
+
+def build_loss(job: TrainJob) -> Loss:
+    """Make the loss that a job names.
+
+    Raises
+    ------
+    ValueError
+        If there is none of that name, or it does not take a parameter that is given.
+    """
+    model = job.model
+    with naming_key("section [model]"):
+        return make_loss(model.loss, k=model.k, gamma=model.gamma, smoothing=model.smoothing)
+
+
+def check_names(job: TrainJob) -> None:
+    """Refuse a loss or solver that is not known, and parameters that the loss does not take."""
+    build_loss(job)
+    check_choice("solver.name", job.solver.name, SOLVERS)
+
+
+@contextmanager
+def naming_key(key: str) -> Iterator[None]:
+    """Say which part of the job an error of a lower room is about."""
+    try:
+        yield
+    except ValueError as error:
+        raise type(error)(f"{error} Set by {key} of the job.") from error

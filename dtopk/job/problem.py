@@ -1,0 +1,201 @@
+"""Turn a job and its store into what the engine takes, checking all that can be checked."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dtopk.engine import FitOptions, StartPoint, StoreRows, class_counts
+from dtopk.job.config import TrainJob
+from dtopk.job.files import job_to_dict, load_job
+from dtopk.job.names import build_loss, check_names, naming_key
+from dtopk.losses import Loss
+from dtopk.model import Model, load_model
+from dtopk_storage import FeatureStore, open_dual
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Problem:
+    """A job whose every part has been found sound."""
+
+    job: TrainJob
+    """The job, with the paths in use."""
+    store: FeatureStore
+    """Where the rows are."""
+    loss: Loss
+    """The loss."""
+    rows: StoreRows
+    """The training rows."""
+    options: FitOptions
+    """What the engine is told."""
+    start: StartPoint | None
+    """Where training starts; None: at zero."""
+
+    @property
+    def n_samples(self) -> int:
+        """Number of training rows."""
+        return sum(piece.n_rows for piece in self.rows.pieces)
+
+    def make_model(self, W: NDArray[Any], intercept: NDArray[Any], **fields: Any) -> Model:
+        """Make the model of some weights.
+
+        Parameters
+        ----------
+        W : ndarray of shape (n_features, n_classes)
+        intercept : ndarray of shape (n_classes,)
+        **fields
+            More fields of the model.
+        """
+        data = self.job.data
+        return Model(
+            W=W,
+            intercept=intercept,
+            classes=self.store.classes,
+            loss=self.loss.name,
+            loss_parameters=dataclasses.asdict(self.loss),
+            link="softmax" if self.loss.has_probabilities else "",
+            feature_mean=self.store.mean if data.center else None,
+            feature_scale=feature_scale(self.store) if data.scale else None,
+            **fields,
+        )
+
+    def split_weights(self, W: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Cut the weights of the computation into those of the features and the intercept.
+
+        Parameters
+        ----------
+        W : ndarray of shape (n_features, n_classes), or with a row more for the constant feature
+
+        Returns
+        -------
+        W : ndarray of shape (n_features, n_classes)
+        intercept : ndarray of shape (n_classes,)
+        """
+        n_features = self.store.n_features
+        if len(W) == n_features:
+            return W, np.zeros_like(W[0])
+        return W[:n_features], (W[n_features] * self.options.constant).astype(W.dtype)
+
+
+def build_problem(store: FeatureStore, job: TrainJob) -> Problem:
+    """Check a job against its store, reading labels and no features.
+
+    Raises
+    ------
+    ValueError
+        If the job and the store do not fit together.
+    """
+    if store.kind != "multiclass":
+        raise ValueError(f"kind of {store.path!r} must be 'multiclass', got {store.kind!r}.")
+    check_names(job)
+    loss = build_loss(job)
+    with naming_key("model.k" if "k" in loss.parameters else "model.loss"):
+        loss.check_n_classes(store.n_classes)
+    _check_splits(store, job)
+    rows = StoreRows(store, job.data.train)
+    return Problem(
+        job=job,
+        store=store,
+        loss=loss,
+        rows=rows,
+        options=_make_options(store, job, rows),
+        start=_make_start(store, job),
+    )
+
+
+def feature_scale(store: FeatureStore) -> NDArray[np.float64]:
+    """Take each feature's standard deviation; 1 for a feature that never changes."""
+    return np.where(store.std > 0, store.std, 1.0)
+
+
+def _check_splits(store: FeatureStore, job: TrainJob) -> None:
+    data = job.data
+    named = [("data.train", data.train), *(("data.evaluate", split) for split in data.evaluate)]
+    if data.validation:
+        named.append(("data.validation", data.validation))
+    for key, split in named:
+        with naming_key(key):
+            if store.split_size(split) == 0:
+                raise ValueError(f"split {split!r} of {store.path!r} must have rows, got none.")
+
+
+def _make_options(store: FeatureStore, job: TrainJob, rows: StoreRows) -> FitOptions:
+    model, solver = job.model, job.solver
+    mean = inverse_scale = None
+    if job.data.center or job.data.scale:
+        mean = store.mean if job.data.center else np.zeros(store.n_features)
+        scale = feature_scale(store) if job.data.scale else np.ones(store.n_features)
+        inverse_scale = 1.0 / scale
+    return FitOptions(
+        C=model.C,
+        tol=solver.tol,
+        max_epochs=solver.max_epochs,
+        time_limit_s=solver.time_limit_s or math.inf,
+        solver=solver.name,
+        dtype=solver.dtype,
+        block_size=solver.block_size,
+        seed=solver.seed,
+        acceleration=solver.acceleration,
+        constant=model.intercept_scaling if model.fit_intercept else 0.0,
+        mean=mean,
+        inverse_scale=inverse_scale,
+        class_weight=_balance(class_counts(rows)) if model.class_weight == "balanced" else None,
+        threads=job.resources.threads,
+        memory_limit_bytes=job.resources.memory_limit_bytes or None,
+    )
+
+
+def _balance(rows_by_class: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Weigh classes by n_samples / (number of classes that have rows * rows of the class)."""
+    present = np.count_nonzero(rows_by_class)
+    weights: NDArray[np.float64] = rows_by_class.sum() / (present * np.maximum(rows_by_class, 1.0))
+    return weights
+
+
+def _make_start(store: FeatureStore, job: TrainJob) -> StartPoint | None:
+    path = Path(job.solver.warm_start)
+    if not job.solver.warm_start:
+        return None
+    with naming_key("solver.warm_start"):
+        if (path / "dual").is_dir():
+            return _start_from_dual(path, store, job)
+        return _start_from_model(path, store, job)
+
+
+def _start_from_dual(path: Path, store: FeatureStore, job: TrainJob) -> StartPoint:
+    """Start from a run's duals, which scale with C; its model need not be there."""
+    dual = open_dual(path / "dual")
+    if (dual.n_samples, dual.n_classes) != (store.n_samples, store.n_classes):
+        raise ValueError(
+            f"duals to start from must have the {store.n_samples} rows and {store.n_classes} "
+            f"classes of {store.path!r}, got {dual.n_samples} and {dual.n_classes} in "
+            f"{dual.path!r}. Start from the model alone: {str(path / 'model.npz')!r}."
+        )
+    return StartPoint(dual=dual, dual_factor=job.model.C / load_job(path / "job.toml").model.C)
+
+
+def _start_from_model(path: Path, store: FeatureStore, job: TrainJob) -> StartPoint:
+    model = load_model(path)
+    if model.n_features != store.n_features or model.classes.tolist() != store.classes.tolist():
+        raise ValueError(
+            f"model to start from must have the {store.n_features} features and the "
+            f"{store.n_classes} classes of {store.path!r} in their order, got another one: "
+            f"{str(path)!r}."
+        )
+    if not job.model.fit_intercept:
+        return StartPoint(W=model.W)
+    return StartPoint(W=np.vstack([model.W, model.intercept / job.model.intercept_scaling]))
+
+
+def flatten_job(job: TrainJob) -> dict[str, Any]:
+    """List a job's values by 'section.key'."""
+    return {
+        f"{section}.{key}": value
+        for section, values in job_to_dict(job).items()
+        if isinstance(values, dict)
+        for key, value in values.items()
+    }
