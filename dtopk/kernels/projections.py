@@ -144,17 +144,18 @@ def _write_clipped(b, t, cap, out):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _project_fixed_sum(b, top, kth, radius, cap, out):
-    """Project b onto ``sum x = radius, 0 <= x <= cap``; return radius.
+def _project_fixed_sum(b, kth, radius, cap, out):
+    """Project b onto ``sum x = radius, 0 <= x <= cap`` with cap = radius / k; return radius.
 
-    Entries are taken relative to the largest one, so that ties stay ties and a radius far below
-    the rounding of b keeps its meaning. `out` holds the shifted entries meanwhile.
+    With the k-th largest entry at its cap so are k of them, and with it at zero no more than
+    k - 1 are above: the threshold is within one cap below it. Entries are taken relative to it,
+    so that ties stay ties and a radius far below the rounding of b keeps its meaning. `out` holds
+    the shifted entries meanwhile.
     """
     zero = b.dtype.type(0)
     for j in range(b.size):
-        out[j] = b[j] - top
-    # With the kth entry at its cap so are k of them, and their sum is at least the radius.
-    t = _clip_threshold(out, zero, cap, b.dtype.type(1), zero, radius, kth - top - cap)
+        out[j] = b[j] - kth
+    t = _clip_threshold(out, zero, cap, b.dtype.type(1), zero, radius, -cap)
     total = _write_clipped(out, t, cap, out)
     if total > 0:
         # The scans above sum in the vector's precision: rounding must not leave the domain.
@@ -173,7 +174,7 @@ def _project_knapsack(b, top, kth, radius, cap, rho, out):
         return zero
     # t - rho G(t) increases, so that the sum reaches the radius just if it does so at rho radius.
     if _clipped_sum(b, b.dtype.type(rho * radius), cap)[0] >= radius:
-        return _project_fixed_sum(b, top, kth, radius, cap, out)
+        return _project_fixed_sum(b, kth, radius, cap, out)
     t = zero
     if rho > 0:
         t = _clip_threshold(b, top, cap, b.dtype.type(rho), one, zero, zero)
@@ -193,72 +194,64 @@ def _positive_sum(b, t):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _cone_threshold(b, top, sum_top, u, k, rho):
+def _cone_threshold(b, top, u, k, rho, start):
     """Find t and the cap of the top-k cone when its u largest entries are at the cap, u < k.
 
     The other active entries M carry the rest of the mass, ``G = sum_M (b - t) = (k - u) cap``, and
-    stationarity says ``(u + rho k^2) cap = (k - u) t + sum_top``. Without the cap this is one
+    stationarity says ``(u + rho k^2) cap = (k - u) t + sum_U b``. Without the cap this is one
     equation in t with a convex decreasing left side: Newton's method lands left of the root at
-    the first step and then climbs to it.
+    the first step and then climbs to it, until a step leaves the active entries as they were.
     """
+    sum_top = b.dtype.type(0)
+    for i in range(u):
+        sum_top += top[i]
     weight = u + rho * k * k
     rest = b.dtype.type(k - u)
-    t = b.dtype.type(0) if u == 0 else top[u - 1] - (top[u - 1] * u - sum_top + top[0]) / k
-    others = b.dtype.type(0)
+    t, others, active = b.dtype.type(start), b.dtype.type(0), b.dtype.type(-1)
     for _ in range(_MAX_NEWTON):
         others, count = _positive_sum(b, t)
         for i in range(u):
             if top[i] > t:
                 others -= top[i] - t
                 count -= 1
-        excess = weight * others - rest * (rest * t + sum_top)
-        step = excess / (weight * count + rest * rest)
-        t_next = b.dtype.type(t + step)
-        if abs(t_next - t) <= 2 * np.finfo(b.dtype).eps * max(abs(t), abs(top[0])):
-            t = t_next
+        if count == active:
             break
-        t = t_next
-    others, _ = _positive_sum(b, t)
-    for i in range(u):
-        if top[i] > t:
-            others -= top[i] - t
+        active = count
+        excess = weight * others - rest * (rest * t + sum_top)
+        t = b.dtype.type(t + excess / (weight * count + rest * rest))
     return t, max(others, b.dtype.type(0)) / rest
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _project_cone(b, k, rho, top, out):
+def _project_cone(b, k, rho, sum_top, top, out):
     """Biased projection onto ``0 <= x_j <= sum x / k``, where top[:k + 1] holds the largest b.
 
-    Returns the sum of x. The number u of entries at the cap is found by bisection: with too few
-    of them, the largest of the others would exceed the cap.
+    Returns the sum of x. With sum_top, the sum of the k largest, these alone at a common cap are
+    the solution if the threshold that this means leaves the others out. It is never above the
+    solution's, and Newton's method starts there. The number u of entries at the cap is found by
+    bisection: with too few of them, the largest of the others would exceed the cap.
     """
     zero = b.dtype.type(0)
-    sum_top = zero
-    for i in range(k):
-        sum_top += top[i]
     if sum_top <= 0:
         out[:] = zero
         return zero
     cap = b.dtype.type(sum_top / (k + rho * k * k))
-    t = top[k - 1] - cap
-    if t < top[k]:
-        low, high = 0, k - 1
-        while True:
-            u = (low + high) // 2
-            sum_u = zero
-            for i in range(u):
-                sum_u += top[i]
-            t, cap = _cone_threshold(b, top, sum_u, u, k, rho)
-            if low == high:
-                break
-            if top[u] <= cap + t:
-                high = u
-            else:
-                low = u + 1
-        return _write_clipped(b, t, cap, out)
-    for j in range(b.size):
-        out[j] = cap if b[j] >= top[k - 1] else zero
-    return _trim_ties(b, top[k - 1], k, cap, out)
+    lowest = top[k - 1] - cap
+    if lowest >= top[k]:
+        for j in range(b.size):
+            out[j] = cap if b[j] >= top[k - 1] else zero
+        return _trim_ties(b, top[k - 1], k, cap, out)
+    t = lowest
+    low, high = 0, k - 1
+    while True:
+        u = (low + high) // 2
+        t, cap = _cone_threshold(b, top, u, k, rho, t)
+        if low == high:
+            return _write_clipped(b, t, cap, out)
+        if top[u] <= cap + t:
+            high = u
+        else:
+            low = u + 1
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -307,16 +300,23 @@ def project_top_k(b, domain, k, radius, rho, top, out):
     largest_entries(b, min(k + 1, b.size), top)
     if domain == BETA or k == 1:
         return _project_knapsack(b, top[0], top[k - 1], radius, cap, rho, out)
+    sum_top = b.dtype.type(0)
     if domain == ALPHA:
-        total = _project_cone(b, k, rho, top, out)
-        if total <= radius:
-            return total
+        for i in range(k):
+            sum_top += top[i]
+        # The cone's solution has at least this sum, so that the radius binds for certain.
+        if sum_top <= radius * (1 + rho * k):
+            total = _project_cone(b, k, rho, sum_top, top, out)
+            if total <= radius:
+                return total
         return _project_fixed_sum(b, top[0], top[k - 1], radius, cap, out)
     total = _project_knapsack(b, top[0], top[k - 1], radius, cap, rho, out)
     threshold = b.dtype.type(radius * (k - 1) / k)
     if k == 2 or total >= threshold:
         return total
-    total = _project_cone(b, k - 1, rho, top, out)
+    for i in range(k - 1):
+        sum_top += top[i]
+    total = _project_cone(b, k - 1, rho, sum_top, top, out)
     if total <= threshold:
         return total
     return _project_fixed_sum(b, top[0], top[k - 2], threshold, cap, out)
