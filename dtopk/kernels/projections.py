@@ -309,7 +309,7 @@ def project_top_k(b, domain, k, radius, rho, top, out):
             total = _project_cone(b, k, rho, sum_top, top, out)
             if total <= radius:
                 return total
-        return _project_fixed_sum(b, top[0], top[k - 1], radius, cap, out)
+        return _project_fixed_sum(b, top[k - 1], radius, cap, out)
     total = _project_knapsack(b, top[0], top[k - 1], radius, cap, rho, out)
     threshold = b.dtype.type(radius * (k - 1) / k)
     if k == 2 or total >= threshold:
@@ -319,4 +319,4 @@ def project_top_k(b, domain, k, radius, rho, top, out):
     total = _project_cone(b, k - 1, rho, sum_top, top, out)
     if total <= threshold:
         return total
-    return _project_fixed_sum(b, top[0], top[k - 2], threshold, cap, out)
+    return _project_fixed_sum(b, top[k - 2], threshold, cap, out)
