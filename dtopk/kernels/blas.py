@@ -15,7 +15,6 @@ import numpy as np
 from numba.extending import get_cython_function_address
 
 
-
 def _routine(name: str, n_arguments: int) -> Any:
     address = get_cython_function_address("scipy.linalg.cython_blas", name)
     return ctypes.CFUNCTYPE(None, *([ctypes.c_void_p] * n_arguments))(address)
@@ -28,6 +27,8 @@ _SCALAR = {np.dtype(np.float32): ctypes.c_float, np.dtype(np.float64): ctypes.c_
 
 def _layout(a: np.ndarray) -> tuple[bytes, int]:
     """Say how column-major BLAS must read `a`: as it lies (N) for rows, transposed for columns."""
+    if a.size == 0:
+        return b"N", max(a.shape[1], 1)
     row, column = a.strides[0] // a.itemsize, a.strides[1] // a.itemsize
     if column == 1 or a.shape[1] == 1:
         return b"N", max(row, a.shape[1], 1)
@@ -50,7 +51,8 @@ def gemm(
     alpha, beta : float
     """
     assert a.dtype == b.dtype == out.dtype
-    assert a.shape[1] == b.shape[0] and out.shape == (a.shape[0], b.shape[1])
+    assert a.shape[1] == b.shape[0]
+    assert out.shape == (a.shape[0], b.shape[1])
     p, r = out.shape
     if p == 0 or r == 0:
         return
@@ -89,7 +91,8 @@ def gram(a: np.ndarray, out: np.ndarray) -> None:
     out : ndarray of shape (p, p), the dtype of `a`
         Unit stride along its rows.
     """
-    assert a.dtype == out.dtype and out.shape == (a.shape[0], a.shape[0])
+    assert a.dtype == out.dtype
+    assert out.shape == (a.shape[0], a.shape[0])
     if a.shape[0] == 0:
         return
     trans, lda = _layout(a)
