@@ -1,7 +1,8 @@
 """A trained linear model: what it predicts, and the one file it lies in.
 
-The file is a zip archive with a .npz name: the arrays `W.npy`, `intercept.npy`, `classes.npy` and,
-for centred or scaled features, `feature_mean.npy` and `feature_scale.npy`, beside `model.json`.
+The file is a zip archive with a .npz name: the arrays `W.npy`, `intercept.npy`, `classes.npy` and
+`class_rows.npy` and, for centred or scaled features, `feature_mean.npy` and `feature_scale.npy`,
+beside `model.json`.
 Nothing in it is pickled. Reading it takes numpy and the standard library, so that a model can be
 used where the rest of dtopk is not wanted.
 """
@@ -46,6 +47,8 @@ class Model:
     """What is subtracted from the features, shape (n_features,); None: nothing."""
     feature_scale: NDArray[np.float64] | None = None
     """What the features are divided by, shape (n_features,); None: nothing."""
+    class_rows: NDArray[np.int64] | None = None
+    """Training rows of each class, shape (n_classes,); None: not known."""
     job: Mapping[str, Any] = field(default_factory=dict)
     """The job that trained the model, as resolved."""
     certificate: Mapping[str, Any] = field(default_factory=dict)
@@ -61,6 +64,8 @@ class Model:
             self._check_shape("feature_mean", self.feature_mean, self.n_features)
         if self.feature_scale is not None:
             self._check_shape("feature_scale", self.feature_scale, self.n_features)
+        if self.class_rows is not None:
+            self._check_shape("class_rows", self.class_rows, self.n_classes)
         if self.link not in ("", "softmax"):
             raise ValueError(f"link must be 'softmax' or '', got {self.link!r}.")
 
@@ -198,10 +203,10 @@ class Model:
             "intercept": self.intercept,
             "classes": self.classes,
         }
-        if self.feature_mean is not None:
-            arrays["feature_mean"] = self.feature_mean
-        if self.feature_scale is not None:
-            arrays["feature_scale"] = self.feature_scale
+        for name in ("feature_mean", "feature_scale", "class_rows"):
+            values = getattr(self, name)
+            if values is not None:
+                arrays[name] = values
         return arrays
 
 

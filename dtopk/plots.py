@@ -60,7 +60,7 @@ def draw_convergence(history: Sequence[ConvergencePoint], *, tol: float, title: 
     -------
     matplotlib.figure.Figure
     """
-    figure = Figure(figsize=(12.5, 4.0), layout="constrained")
+    figure = Figure(figsize=(12.5, 4.2), layout="constrained")
     by_epoch, by_second, objectives = figure.subplots(1, 3)
     by_second.sharey(by_epoch)
     epochs = [point.epoch for point in history]
@@ -70,7 +70,10 @@ def draw_convergence(history: Sequence[ConvergencePoint], *, tol: float, title: 
     _draw_gap(by_second, [point.seconds for point in history], history, tol)
     by_second.set(xlabel="time (s)")
     by_second.tick_params(labelleft=False)
-    by_epoch.legend(frameon=False)
+    by_second.set_xlim(left=0)
+    figure.legend(
+        *by_epoch.get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False
+    )
     _draw_objectives(objectives, epochs, history)
     figure.suptitle(title)
     return figure
@@ -110,7 +113,7 @@ def draw_topk_accuracy(accuracy: Mapping[str, Mapping[int, float]], *, title: st
                 fontsize=8,
             )
     axes.set(xlabel="k", ylabel="top-k accuracy", title=title)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xticks(sorted({k for by_k in accuracy.values() for k in by_k}))
     axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
     axes.margins(x=0.08, y=0.12)
     axes.legend(frameon=False, loc="lower right")

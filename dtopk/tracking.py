@@ -116,7 +116,10 @@ class MlflowRun:
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Record parameters; long ones are cut, and all are kept whole in 'params.json'."""
-        texts = {name: str(value) for name, value in params.items()}
+        texts = {
+            name: value if isinstance(value, str) else json.dumps(value)
+            for name, value in params.items()
+        }
         short = [Param(name, _shorten(text)) for name, text in texts.items()]
         self._try_to("log parameters", lambda: self._client.log_batch(self.run_id, params=short))
         if any(len(text) > _PARAM_CHARACTERS for text in texts.values()):

@@ -129,13 +129,14 @@ def test_model_names_the_row_that_is_not_finite(bad):
         {"classes": np.array([10, 20, 30])},
         {"W": np.ones((2, 3)), "intercept": np.zeros(3)},
         {"feature_mean": np.array([0.5, 1.5]), "feature_scale": np.array([2.0, 4.0])},
+        {"class_rows": np.array([3, 0, 5])},
     ],
 )
 def test_model_comes_back_from_its_file(tmp_path, changes):
     model = make_model(**changes)
     model.save(tmp_path / "model.npz")
     loaded = load_model(tmp_path / "model.npz")
-    for name in ("W", "intercept", "classes", "feature_mean", "feature_scale"):
+    for name in ("W", "intercept", "classes", "feature_mean", "feature_scale", "class_rows"):
         value = getattr(model, name)
         np.testing.assert_array_equal(getattr(loaded, name), value)
         assert value is None or getattr(loaded, name).dtype == value.dtype

@@ -21,7 +21,9 @@ from dtopk.tracking import (
 @pytest.fixture(scope="session")
 def uri(tmp_path_factory):
     """Keep one store for the session: its schema takes seconds to create."""
-    return f"sqlite:///{tmp_path_factory.mktemp('tracking') / 'mlflow.db'}"
+    uri = f"sqlite:///{tmp_path_factory.mktemp('tracking') / 'mlflow.db'}"
+    MlflowRun(uri=uri, experiment="dtopk", run_name="0", tags={}).end(status="FINISHED", tags={})
+    return uri
 
 
 @pytest.fixture

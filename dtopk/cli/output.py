@@ -1,12 +1,13 @@
 """What the commands share: their answer, their messages, and the exit status of an error."""
 
+import contextlib
 import errno
 import json
 import logging
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,13 @@ def run_and_report(command: click.Command, arguments: Sequence[str] | None) -> i
     int
         The exit status.
     """
-    _show_warnings_of_the_log()
     try:
-        status = command.main(
-            args=None if arguments is None else list(arguments),
-            prog_name="dtopk",
-            standalone_mode=False,
-        )
+        with _showing_warnings():
+            status = command.main(
+                args=None if arguments is None else list(arguments),
+                prog_name="dtopk",
+                standalone_mode=False,
+            )
     except click.exceptions.Exit as error:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
@@ -137,12 +138,21 @@ def _describe_os_error(error: OSError) -> str:
     return f"{error.strerror}: {str(error.filename)!r}."
 
 
-def _show_warnings_of_the_log() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("warning: %(message)s"))
-    handler.setLevel(logging.WARNING)
-    for name in ("dtopk", "dtopk_storage"):
-        log = logging.getLogger(name)
-        if not log.handlers:
-            log.addHandler(handler)
-            log.propagate = False
+class _ToStandardError(logging.Handler):
+    """Write warnings of the log beside the commands' own messages."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tell(f"{record.levelname.lower()}: {record.getMessage()}")
+
+
+@contextlib.contextmanager
+def _showing_warnings() -> Iterator[None]:
+    handler = _ToStandardError(logging.WARNING)
+    logs = [logging.getLogger(name) for name in ("dtopk", "dtopk_storage")]
+    for log in logs:
+        log.addHandler(handler)
+    try:
+        yield
+    finally:
+        for log in logs:
+            log.removeHandler(handler)

@@ -1,7 +1,6 @@
 """`dtopk ui`: the recorded runs, in MLflow's web pages."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -59,6 +58,7 @@ def _check_database(uri: str) -> None:
 
 
 def _serve(uri: str, port: int) -> None:
+    """Become the server: Ctrl-C and other signals then reach it, and none is left behind."""
     command = [
         *(sys.executable, "-m", "mlflow", "server"),
         *("--backend-store-uri", uri),
@@ -70,6 +70,5 @@ def _serve(uri: str, port: int) -> None:
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "DO_NOT_TRACK": "true",
     }
-    status = subprocess.run(command, env=environment, check=False).returncode
-    if status:
-        raise click.ClickException(f"the MLflow server stopped with status {status}.")
+    sys.stdout.flush()
+    os.execve(sys.executable, command, environment)

@@ -10,7 +10,7 @@ from dtopk.job.config import (
     TrainJob,
 )
 from dtopk.job.files import job_from_dict, job_to_dict, job_to_toml, load_job
-from dtopk.job.train import TrainResult, train
+from dtopk.job.training import TrainResult, train
 
 __all__ = [
     "DataSection",

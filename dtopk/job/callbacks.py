@@ -1,5 +1,6 @@
 """What happens after each epoch of a job: validation accuracy, and metrics for the tracker."""
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -58,6 +59,9 @@ class TrackEpochs(Callback):
     def on_epoch(self, record: EpochRecord, W: NDArray[Any]) -> None:
         """Send what one epoch found."""
         accuracy = {} if self._validation is None else self._validation.accuracy[-1]
+        # MLflow's charts start out linear, where the end of a run is a flat line.
+        gap = record.relative_gap
+        logarithm = {"gap/log10_relative_gap": math.log10(gap)} if gap > 0 else {}
         self._run.log_metrics(
             {
                 "objective/primal": record.primal,
@@ -68,6 +72,7 @@ class TrackEpochs(Callback):
                 "time/read_seconds": record.read_seconds,
                 "time/rows_per_second": record.rows_per_second,
                 "solver/acceleration": record.acceleration,
+                **logarithm,
                 **accuracy,
             },
             step=record.epoch,

@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dtopk.engine import FitOptions, StartPoint, StoreRows, class_counts
+from dtopk.engine import FitOptions, StartPoint, StoreRows
 from dtopk.job.config import TrainJob
 from dtopk.job.files import job_to_dict, load_job
 from dtopk.job.names import build_loss, check_names, naming_key
 from dtopk.losses import Loss
 from dtopk.model import Model, load_model
 from dtopk_storage import FeatureStore, open_dual
+
+_LABELS_READ = 1 << 20
+"""Labels read at a time."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,6 +33,8 @@ class Problem:
     """The loss."""
     rows: StoreRows
     """The training rows."""
+    class_rows: NDArray[np.int64]
+    """How many there are of each class, shape (n_classes,)."""
     options: FitOptions
     """What the engine is told."""
     start: StartPoint | None
@@ -38,7 +43,7 @@ class Problem:
     @property
     def n_samples(self) -> int:
         """Number of training rows."""
-        return sum(piece.n_rows for piece in self.rows.pieces)
+        return int(self.class_rows.sum())
 
     def make_model(self, W: NDArray[Any], intercept: NDArray[Any], **fields: Any) -> Model:
         """Make the model of some weights.
@@ -60,6 +65,7 @@ class Problem:
             link="softmax" if self.loss.has_probabilities else "",
             feature_mean=self.store.mean if data.center else None,
             feature_scale=feature_scale(self.store) if data.scale else None,
+            class_rows=self.class_rows,
             **fields,
         )
 
@@ -95,14 +101,14 @@ def build_problem(store: FeatureStore, job: TrainJob) -> Problem:
     loss = build_loss(job)
     with naming_key("model.k" if "k" in loss.parameters else "model.loss"):
         loss.check_n_classes(store.n_classes)
-    _check_splits(store, job)
-    rows = StoreRows(store, job.data.train)
+    class_rows = _check_splits(store, job)
     return Problem(
         job=job,
         store=store,
         loss=loss,
-        rows=rows,
-        options=_make_options(store, job, rows),
+        rows=StoreRows(store, job.data.train),
+        class_rows=class_rows,
+        options=_make_options(store, job, class_rows),
         start=_make_start(store, job),
     )
 
@@ -112,18 +118,38 @@ def feature_scale(store: FeatureStore) -> NDArray[np.float64]:
     return np.where(store.std > 0, store.std, 1.0)
 
 
-def _check_splits(store: FeatureStore, job: TrainJob) -> None:
+def _check_splits(store: FeatureStore, job: TrainJob) -> NDArray[np.int64]:
+    """Refuse splits without rows or with labels that training never sees; count its classes."""
     data = job.data
-    named = [("data.train", data.train), *(("data.evaluate", split) for split in data.evaluate)]
+    with naming_key("data.train"):
+        class_rows = _count_classes(store, data.train)
+    others = [("data.evaluate", split) for split in data.evaluate]
     if data.validation:
-        named.append(("data.validation", data.validation))
-    for key, split in named:
+        others.append(("data.validation", data.validation))
+    for key, split in others:
         with naming_key(key):
-            if store.split_size(split) == 0:
-                raise ValueError(f"split {split!r} of {store.path!r} must have rows, got none.")
+            unseen = np.flatnonzero((_count_classes(store, split) > 0) & (class_rows == 0))
+            if len(unseen):
+                raise ValueError(
+                    f"labels of split {split!r} must have rows in split {data.train!r}, got "
+                    f"{store.class_names[unseen[0]]!r} in {store.path!r}, which has none."
+                )
+    return class_rows
 
 
-def _make_options(store: FeatureStore, job: TrainJob, rows: StoreRows) -> FitOptions:
+def _count_classes(store: FeatureStore, split: str) -> NDArray[np.int64]:
+    """Count the rows of each class, chunk by chunk, without reading features."""
+    counts = np.zeros(store.n_classes, dtype=np.int64)
+    for start, stop in store.split_ranges(split):
+        for first in range(start, stop, _LABELS_READ):
+            labels = store.read_labels(first, min(first + _LABELS_READ, stop))
+            counts += np.bincount(labels, minlength=store.n_classes)
+    if counts.sum() == 0:
+        raise ValueError(f"split {split!r} of {store.path!r} must have rows, got none.")
+    return counts
+
+
+def _make_options(store: FeatureStore, job: TrainJob, class_rows: NDArray[np.int64]) -> FitOptions:
     model, solver = job.model, job.solver
     mean = inverse_scale = None
     if job.data.center or job.data.scale:
@@ -143,7 +169,7 @@ def _make_options(store: FeatureStore, job: TrainJob, rows: StoreRows) -> FitOpt
         constant=model.intercept_scaling if model.fit_intercept else 0.0,
         mean=mean,
         inverse_scale=inverse_scale,
-        class_weight=_balance(class_counts(rows)) if model.class_weight == "balanced" else None,
+        class_weight=_balance(class_rows) if model.class_weight == "balanced" else None,
         threads=job.resources.threads,
         memory_limit_bytes=job.resources.memory_limit_bytes or None,
     )

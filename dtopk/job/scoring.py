@@ -45,6 +45,8 @@ def evaluate_split(
     """
     check_features(model, store)
     columns = match_classes(store.class_names, model.classes)
+    if model.class_rows is not None:
+        columns[model.class_rows[columns] == 0] = -1
     counts = AccuracyCounts(n_classes=model.n_classes)
     n_rows = store.split_size(split)
     for batch in store.iter_batches(split, batch_rows(model)):
@@ -99,7 +101,7 @@ def _check_known(
         row = int(unknown[0])
         name = store.class_names[int(codes[row])]
         raise ValueError(
-            f"label of row {start + row} must be one of the model's classes, got {name!r}, which "
-            f"training never saw. In split {split!r} of {store.path!r}. Evaluate another split, "
-            "or train on a store that has the class."
+            f"label of row {start + row} must be a class that the model was trained on, got "
+            f"{name!r}. In split {split!r} of {store.path!r}. Evaluate another split, or train on "
+            "rows of that class."
         )

@@ -1,6 +1,6 @@
 """`dtopk ui`."""
 
-import subprocess
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -21,11 +21,10 @@ def served(monkeypatch):
     """Keep what would be started, and do not start it."""
     started = []
 
-    def run(command, *, env, check):
-        started.append(SimpleNamespace(command=command, env=env))
-        return SimpleNamespace(returncode=0)
+    def become(path, command, environment):
+        started.append(SimpleNamespace(command=command, env=environment))
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(os, "execve", become)
     return started
 
 

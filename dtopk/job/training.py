@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 _K_MAX = 10
 """Top-k accuracy is reported for k up to this."""
+_TRACKED_K = (1, 3, 5, 10)
+"""The tracker shows a chart for each of these; the figure has all k."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +231,10 @@ def _report(
 
 def _describe(problem: Problem, result: TrainResult) -> str:
     parameters = {"C": problem.job.model.C, **result.model.loss_parameters}
-    listed = ", ".join(f"{name} = {value}" for name, value in parameters.items())
+    listed = ", ".join(
+        f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}"
+        for name, value in parameters.items()
+    )
     gap = result.certificate.relative_gap
     kind = "certified" if result.certificate.certified else "not converged:"
     return f"{result.model.loss}, {listed}: {kind} gap {gap:.1e} after {result.epochs} epochs"
@@ -243,13 +248,14 @@ def _recording(problem: Problem, folder: RunFolder) -> Iterator["MlflowRun | Non
         yield None
         return
     # Imported here: MLflow takes a second or more, which a job without it need not spend.
+    from dtopk import __version__
     from dtopk.tracking import MlflowRun, default_tracking_uri
 
     run = MlflowRun(
         uri=tracking.uri or default_tracking_uri(folder.path.parent),
         experiment=tracking.experiment,
         run_name=tracking.run_name or folder.path.name,
-        tags={"dtopk.run_dir": str(folder.path)},
+        tags={"dtopk.run_dir": str(folder.path), "dtopk.version": __version__},
     )
     run.log_params(flatten_job(problem.job))
     run.log_dataset(
@@ -274,7 +280,7 @@ def _recording(problem: Problem, folder: RunFolder) -> Iterator["MlflowRun | Non
 def _record(run: "MlflowRun", folder: RunFolder, result: TrainResult) -> None:
     """Send what the run came to, and end it."""
     for split, by_k in result.topk_accuracy.items():
-        metrics = {f"{split}/top_{k}_accuracy": share for k, share in by_k.items()}
+        metrics = {f"{split}/top_{k}_accuracy": by_k[k] for k in _TRACKED_K if k in by_k}
         run.log_metrics(metrics, step=result.epochs)
     run.log_files([path for path in result.written if path.is_file() and path != folder.model])
     run.log_model(folder.model)
@@ -291,18 +297,19 @@ def _record(run: "MlflowRun", folder: RunFolder, result: TrainResult) -> None:
 
 
 def _note(result: TrainResult) -> str:
-    """Describe the run in Markdown, which MLflow shows on its page."""
+    """Describe the run in Markdown; MLflow's page shows the first three lines or so."""
     certificate = result.certificate
     verdict = "certified" if certificate.certified else "**not converged**"
-    lines = [
-        f"`{result.model.loss}` on {result.n_samples:,} rows, {result.model.n_features:,} "
-        f"features, {result.model.n_classes:,} classes.",
-        "",
-        f"Stopped by {result.stop_reason} after {result.epochs} epochs, {result.seconds:.1f} s. "
-        f"Relative duality gap {certificate.relative_gap:.2e}, tolerance {certificate.tol:g}: "
-        f"{verdict}.",
+    accuracies = [
+        f"{split} " + ", ".join(f"top-{k} {100 * by_k[k]:.2f}%" for k in _TRACKED_K if k in by_k)
+        for split, by_k in result.topk_accuracy.items()
     ]
-    for split, by_k in result.topk_accuracy.items():
-        shares = ", ".join(f"top-{k} {100 * by_k[k]:.2f}%" for k in (1, 3, 5, 10) if k in by_k)
-        lines += ["", f"{split}: {shares}"]
-    return "\n".join(lines)
+    return "\n\n".join(
+        [
+            f"`{result.model.loss}` on {result.n_samples:,} rows, {result.model.n_features:,} "
+            f"features, {result.model.n_classes:,} classes: {verdict}, relative duality gap "
+            f"{certificate.relative_gap:.2e} (tolerance {certificate.tol:g}) after "
+            f"{result.epochs} epochs, {result.seconds:.1f} s. Stopped by: {result.stop_reason}.",
+            *(["Accuracy: " + "; ".join(accuracies) + "."] if accuracies else []),
+        ]
+    )

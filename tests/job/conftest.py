@@ -1,0 +1,27 @@
+"""Fixtures of the jobs' tests."""
+
+import pytest
+
+from dtopk.job import ModelSection, OutputSection, SolverSection, TrackingSection, TrainJob
+from tests.small_stores import make_store
+
+
+@pytest.fixture
+def store(tmp_path):
+    return make_store(tmp_path / "small.zarr")
+
+
+@pytest.fixture
+def make_job(tmp_path):
+    """Make a job that trains quickly and is not tracked; sections can be given."""
+
+    def make_job(run_dir="run", **sections):
+        defaults = {
+            "model": ModelSection(loss="softmax", C=0.1),
+            "solver": SolverSection(tol=1e-3, max_epochs=200),
+            "output": OutputSection(run_dir=str(tmp_path / "runs" / run_dir)),
+            "tracking": TrackingSection(mlflow=False),
+        }
+        return TrainJob(**(defaults | sections))
+
+    return make_job

@@ -1,0 +1,339 @@
+"""Carrying out a job: what it checks, what it leaves, and what is left when it fails."""
+
+import csv
+import errno
+import json
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+import dtopk
+from dtopk.engine import Callback
+from dtopk.evaluation import AccuracyCounts
+from dtopk.job import (
+    DataSection,
+    ModelSection,
+    OutputSection,
+    ResourcesSection,
+    SolverSection,
+    load_job,
+    train,
+)
+from dtopk.job.problem import build_problem
+from dtopk.job.scoring import evaluate_split
+from dtopk.model import load_model
+from dtopk_storage import create_store, open_dual, open_store
+from dtopk_storage.chunked import ChunkedArray
+from tests.small_stores import make_rows, make_store
+
+
+def list_names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def list_names_of_runs(job):
+    runs = Path(job.output.run_dir).parent
+    return list_names(runs) if runs.exists() else []
+
+
+class InterruptAfter(Callback):
+    """Press Ctrl-C after an epoch, once or twice."""
+
+    def __init__(self, epoch, times=1):
+        self._epoch = epoch
+        self._times = times
+
+    def on_epoch(self, record, W):
+        if record.epoch == self._epoch:
+            for _ in range(self._times):
+                signal.raise_signal(signal.SIGINT)
+
+
+def test_train_leaves_every_file(store, make_job):
+    result = train(store, make_job())
+    names = [
+        "convergence.png", "dual", "history.csv", "job.toml", "model.npz", "result.json",
+        "topk_accuracy.png",
+    ]  # fmt: skip
+    assert list_names(result.run_dir) == names
+    assert sorted(path.name for path in result.written) == names
+
+
+def test_train_takes_the_path_of_a_store(store, make_job):
+    assert train(store.path, make_job()).n_samples == 120
+
+
+def test_train_certifies_what_it_saves(store, make_job):
+    """Recompute the softmax objective of the saved model, and the dual value's bound on it."""
+    result = train(store, make_job())
+    model = load_model(result.run_dir)
+    X, y = make_rows(120, seed=1)
+    scores = model.decision_function(X).astype(np.float64)
+    losses = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(120), y]
+    primal = 0.1 * losses.sum() + 0.5 * np.square(model.W, dtype=np.float64).sum()
+    assert result.certificate.primal == pytest.approx(primal, rel=1e-5)
+    assert result.certificate.dual_value <= result.certificate.primal
+    assert result.certificate.certified
+    assert model.certificate == result.certificate.to_dict()
+
+
+def test_train_reports_the_accuracy_of_the_saved_model(store, make_job):
+    result = train(store, make_job(data=DataSection(evaluate=("train", "test"))))
+    X, y = make_rows(50, seed=2)
+    counts = AccuracyCounts(n_classes=4)
+    counts.update(y, load_model(result.run_dir).decision_function(X))
+    assert list(result.topk_accuracy) == ["train", "test"]
+    assert result.topk_accuracy["test"] == counts.topk_accuracies()
+
+
+def test_result_file_says_what_was_reached(store, make_job):
+    result = train(store, make_job())
+    written = json.loads((result.run_dir / "result.json").read_text())
+    assert written == json.loads(json.dumps(result.to_dict()))
+    expected = {
+        "run_dir", "model", "loss", "solver", "stop_reason", "epochs", "seconds", "primal",
+        "dual", "relative_gap", "certified", "n_samples", "n_features", "n_classes",
+        "top_k_accuracy",
+    }  # fmt: skip
+    assert expected <= set(written)
+    assert (written["n_samples"], written["n_features"], written["n_classes"]) == (120, 6, 4)
+    assert written["stop_reason"] == "tolerance"
+
+
+def test_resolved_job_trains_the_same_model(store, make_job, tmp_path):
+    first = train(store, make_job())
+    again = load_job(first.run_dir / "job.toml", [f"output.run_dir={tmp_path / 'again'}"])
+    second = train(again.data.store, again)
+    np.testing.assert_array_equal(second.model.W, first.model.W)
+
+
+def test_history_has_validation_accuracy(store, make_job):
+    result = train(store, make_job(data=DataSection(validation="test")))
+    with (result.run_dir / "history.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["epoch"]) for row in rows] == list(range(1, result.epochs + 1))
+    assert float(rows[-1]["test/top_1_accuracy"]) == result.topk_accuracy["test"][1]
+
+
+def test_dual_is_left_out_on_request(store, make_job, tmp_path):
+    output = OutputSection(run_dir=str(tmp_path / "a"), save_dual=False)
+    assert "dual" not in list_names(train(store, make_job(output=output)).run_dir)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [DataSection(center=True), DataSection(scale=True), DataSection(center=True, scale=True)],
+)
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_model_scores_raw_features(store, make_job, data, fit_intercept):
+    """The objective, from the saved model and raw features, is the certificate's primal."""
+    section = ModelSection(C=0.1, fit_intercept=fit_intercept, intercept_scaling=2.0)
+    result = train(store, make_job(data=data, model=section))
+    model = load_model(result.run_dir)
+    X, y = make_rows(120, seed=1)
+    scores = model.decision_function(X).astype(np.float64)
+    losses = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(120), y]
+    penalised = np.vstack([model.W, model.intercept / 2.0]).astype(np.float64)
+    primal = 0.1 * losses.sum() + 0.5 * np.square(penalised).sum()
+    assert result.certificate.primal == pytest.approx(primal, rel=1e-5)
+
+
+def test_constant_features_can_be_scaled(make_job, tmp_path):
+    with create_store(tmp_path / "c.zarr", n_features=7, class_names=list("abcd")) as writer:
+        for seed, split in ((1, "train"), (2, "test")):
+            X, y = make_rows(60, seed=seed)
+            writer.append(np.hstack([X, np.ones((60, 1))]), y, split=split)
+    result = train(tmp_path / "c.zarr", make_job(data=DataSection(center=True, scale=True)))
+    assert result.certificate.certified
+    assert result.model.feature_scale[6] == 1
+
+
+def test_balanced_class_weights_count_every_class_the_same(store, make_job):
+    """Weights are n / (m n_c): the sum over the rows of a class is n / m for each class."""
+    problem = build_problem(store, make_job(model=ModelSection(class_weight="balanced")))
+    weights = np.asarray(problem.options.class_weight)
+    np.testing.assert_allclose(weights * problem.class_rows, 120 / 4)
+
+
+def test_integer_class_names_come_back_as_integers(make_job, tmp_path):
+    store = make_store(tmp_path / "int.zarr", class_names=(10, 20, 30, 40))
+    result = train(store, make_job())
+    predicted = load_model(result.run_dir).predict(make_rows(50, seed=2)[0])
+    assert predicted.dtype == np.int64
+    assert set(predicted) <= {10, 20, 30, 40}
+
+
+def test_softmax_model_has_probabilities(store, make_job):
+    model = load_model(train(store, make_job()).run_dir)
+    np.testing.assert_allclose(model.predict_proba(np.zeros((1, 6))).sum(), 1, rtol=1e-6)
+
+
+def test_hinge_model_keeps_its_parameters(store, make_job):
+    section = ModelSection(loss="topk_hinge_alpha", k=2, gamma=0.5, C=0.1)
+    model = load_model(train(store, make_job(model=section)).run_dir)
+    assert model.loss == "topk_hinge_alpha"
+    assert model.loss_parameters == {"k": 2, "gamma": 0.5, "smoothing": "lapin"}
+    assert model.link == ""
+
+
+@pytest.mark.parametrize("start", ["run folder", "model file"])
+def test_warm_start_needs_fewer_epochs(store, make_job, start):
+    model = ModelSection(C=1.0)
+    cold = train(store, make_job("cold", model=model))
+    path = cold.run_dir if start == "run folder" else cold.run_dir / "model.npz"
+    solver = SolverSection(warm_start=str(path))
+    warm = train(store, make_job("warm", model=model, solver=solver))
+    assert warm.certificate.certified
+    assert warm.epochs < cold.epochs
+
+
+def test_warm_start_takes_another_C(store, make_job):
+    cold = train(store, make_job("cold"))
+    solver = SolverSection(warm_start=str(cold.run_dir))
+    warm = train(store, make_job("warm", solver=solver, model=ModelSection(C=0.2)))
+    plain = train(store, make_job("plain", model=ModelSection(C=0.2)))
+    assert warm.certificate.certified
+    np.testing.assert_allclose(
+        warm.certificate.primal, plain.certificate.primal, rtol=2 * plain.certificate.tol
+    )
+
+
+def test_warm_start_refuses_other_rows(store, make_job, tmp_path):
+    cold = train(store, make_job("cold"))
+    larger = make_store(tmp_path / "larger.zarr", n_train=130)
+    job = make_job("warm", solver=SolverSection(warm_start=str(cold.run_dir)))
+    with pytest.raises(ValueError, match=r"duals to start from must have the 180 rows .* got 170"):
+        train(larger, job)
+
+
+def test_warm_start_refuses_other_classes(store, make_job, tmp_path):
+    cold = train(store, make_job("cold"))
+    other = make_store(tmp_path / "other.zarr", class_names=("a", "b", "c", "d"))
+    job = make_job("warm", solver=SolverSection(warm_start=str(cold.run_dir / "model.npz")))
+    with pytest.raises(ValueError, match="model to start from must have the 6 features and the 4"):
+        train(other, job)
+
+
+def test_run_folder_is_used_once(store, make_job):
+    result = train(store, make_job())
+    before = (result.run_dir / "model.npz").read_bytes()
+    with pytest.raises(ValueError, match="run folder must be new or empty, got"):
+        train(store, make_job())
+    assert (result.run_dir / "model.npz").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"model": ModelSection(loss="softmx")}, r"loss 'softmx' is unknown\. Did you mean 'soft"),
+        ({"model": ModelSection(loss="softmax", k=2)}, "k must be left out for loss 'softmax'"),
+        (
+            {"model": ModelSection(loss="topk_hinge_alpha", k=4)},
+            r"k must be between 1 and n_classes - 1 = 3, got 4\. Set by model\.k of the job",
+        ),
+        ({"solver": SolverSection(name="scda")}, r"solver\.name must be one of .* got 'scda'"),
+        (
+            {"data": DataSection(train="tran")},
+            r"split 'tran' is unknown.*'train', 'test'\. Set by data\.train",
+        ),
+        ({"data": DataSection(validation="val")}, r"'val' is unknown.*Set by data\.validation"),
+        ({"data": DataSection(evaluate=("tst",))}, r"'tst' is unknown.*Set by data\.evaluate"),
+        (
+            {"solver": SolverSection(warm_start="/nowhere")},
+            r"'/nowhere' does not exist.*warm_start",
+        ),
+    ],
+)
+def test_job_at_odds_with_its_store_makes_no_run_folder(store, make_job, sections, message):
+    job = make_job(**sections)
+    with pytest.raises(ValueError, match=message):
+        train(store, job)
+    assert list_names_of_runs(job) == []
+
+
+def test_label_that_training_never_sees_is_named(make_job, tmp_path):
+    with create_store(tmp_path / "s.zarr", n_features=6, class_names=list("abcd")) as writer:
+        X, y = make_rows(60)
+        writer.append(X[y < 3], y[y < 3], split="train")
+        writer.append(X, y, split="test")
+    with pytest.raises(
+        ValueError, match=r"labels of split 'test' must have rows in split 'train', got 'd' in"
+    ):
+        train(tmp_path / "s.zarr", make_job())
+
+
+def test_class_without_training_rows_is_no_class_to_evaluate(make_job, tmp_path):
+    with create_store(tmp_path / "s.zarr", n_features=6, class_names=list("abcd")) as writer:
+        X, y = make_rows(60)
+        writer.append(X[y < 3], y[y < 3], split="train")
+        writer.append(X, y, split="test")
+    result = train(tmp_path / "s.zarr", make_job(data=DataSection(evaluate=())))
+    with pytest.raises(ValueError, match="must be a class that the model was trained on, got 'd'"):
+        evaluate_split(result.model, open_store(tmp_path / "s.zarr"), "test")
+
+
+def test_memory_that_does_not_suffice_leaves_no_run_folder(store, make_job):
+    job = make_job(resources=ResourcesSection(memory_limit="1KB"))
+    with pytest.raises(ValueError, match="memory_limit must be at least"):
+        train(store, job)
+    assert list_names_of_runs(job) == []
+
+
+def test_interrupt_keeps_and_certifies_what_was_reached(store, make_job, caplog):
+    job = make_job(solver=SolverSection(tol=1e-12, max_epochs=1000))
+    result = train(store, job, callbacks=[InterruptAfter(2)])
+    assert result.stop_reason == "interrupted"
+    assert not result.certificate.certified
+    assert result.certificate.relative_gap > 0
+    assert {"model.npz", "dual", "result.json", "history.csv"} <= set(list_names(result.run_dir))
+    assert "what was reached is certified and kept" in caplog.text
+
+
+def test_second_interrupt_leaves_no_run_folder(store, make_job, caplog):
+    job = make_job(solver=SolverSection(tol=1e-12, max_epochs=1000))
+    with pytest.raises(KeyboardInterrupt):
+        train(store, job, callbacks=[InterruptAfter(2, times=2)])
+    assert list_names_of_runs(job) == []
+
+
+def fail_with_full_disk(*args, **kwargs):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_full_disk_at_the_model_keeps_the_duals(store, make_job, monkeypatch, caplog):
+    job = make_job()
+    with monkeypatch.context() as full:
+        full.setattr(np.lib.format, "write_array", fail_with_full_disk)
+        with pytest.raises(OSError, match=r"The disk is full: cannot write: '.*model\.npz'"):
+            train(store, job)
+    assert "solver.warm_start=" in caplog.text
+    run_dir = Path(job.output.run_dir)
+    assert list_names(run_dir) == ["dual", "job.toml"]
+    assert open_dual(run_dir / "dual").n_samples == 170
+    again = train(store, make_job("again", solver=SolverSection(warm_start=str(run_dir))))
+    assert again.epochs <= 2
+
+
+def test_full_disk_at_the_duals_leaves_no_run_folder(store, make_job, monkeypatch):
+    monkeypatch.setattr(ChunkedArray, "write_chunk", fail_with_full_disk)
+    job = make_job()
+    with pytest.raises(ValueError, match="could not be written: no space is left for it"):
+        train(store, job)
+    assert list_names_of_runs(job) == []
+
+
+def test_full_disk_at_a_figure_keeps_the_model(store, make_job, monkeypatch):
+    monkeypatch.setattr(Figure, "savefig", fail_with_full_disk)
+    job = make_job()
+    with pytest.raises(OSError, match=r"The disk is full: cannot write: '.*convergence\.png'"):
+        train(store, job)
+    folder = Path(job.output.run_dir)
+    assert load_model(folder).n_classes == 4
+    assert list_names(folder) == ["dual", "history.csv", "job.toml", "model.npz", "result.json"]
+
+
+def test_train_is_a_public_name():
+    assert dtopk.train is train

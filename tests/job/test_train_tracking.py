@@ -1,0 +1,116 @@
+"""What a job records with MLflow."""
+
+import logging
+import signal
+import socket
+
+import numpy as np
+import pytest
+
+from dtopk.engine import Callback
+from dtopk.job import DataSection, SolverSection, TrackingSection, train
+from dtopk.tracking import MlflowClient, MlflowRun, find_experiment, mlflow
+
+
+@pytest.fixture(scope="session")
+def uri(tmp_path_factory):
+    """Keep one store for the session: its schema takes seconds to create."""
+    uri = f"sqlite:///{tmp_path_factory.mktemp('tracking') / 'mlflow.db'}"
+    MlflowRun(uri=uri, experiment="jobs", run_name="first", tags={}).end(status="FINISHED", tags={})
+    return uri
+
+
+@pytest.fixture
+def client(uri):
+    return MlflowClient(tracking_uri=uri)
+
+
+@pytest.fixture
+def make_tracked(make_job, uri):
+    def make_tracked(run_dir="run", **sections):
+        tracking = TrackingSection(uri=uri, experiment="jobs")
+        return make_job(run_dir, tracking=tracking, **sections)
+
+    return make_tracked
+
+
+@pytest.fixture
+def find_run(client, uri):
+    """Find the newest run of the experiment."""
+
+    def find_run():
+        return client.search_runs([find_experiment(uri, "jobs")], max_results=1)[0]
+
+    return find_run
+
+
+def test_run_has_parameters_metrics_tags_and_files(store, make_tracked, client):
+    result = train(store, make_tracked("named", data=DataSection(validation="test")))
+    run = client.get_run(result.mlflow["run_id"])
+    assert run.info.run_name == "named"
+    assert run.info.status == "FINISHED"
+    assert run.data.params["model.C"] == "0.1"
+    assert run.data.params["data.evaluate"] == '["test"]'
+    assert run.data.metrics["gap/relative_gap"] == result.certificate.relative_gap
+    assert run.data.metrics["test/top_1_accuracy"] == result.topk_accuracy["test"][1]
+    assert run.data.tags["dtopk.certified"] == "true"
+    assert "certified" in run.data.tags["mlflow.note.content"]
+    files = [item.path for item in client.list_artifacts(run.info.run_id)]
+    assert files == [
+        "convergence.png", "history.csv", "job.toml", "result.json", "topk_accuracy.png",
+    ]  # fmt: skip
+
+
+def test_run_has_a_step_an_epoch(store, make_tracked, client):
+    result = train(store, make_tracked())
+    history = client.get_metric_history(result.mlflow["run_id"], "objective/dual_value")
+    assert [metric.step for metric in history] == list(range(1, result.epochs + 1))
+    assert [metric.value for metric in history] == [row.dual_value for row in result.history]
+
+
+def test_recorded_model_predicts_as_the_saved_one(store, make_tracked, client):
+    result = train(store, make_tracked())
+    (output,) = client.get_run(result.mlflow["run_id"]).outputs.model_outputs
+    loaded = mlflow.pyfunc.load_model(client.get_logged_model(output.model_id).artifact_location)
+    X = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
+    assert list(loaded.predict(X)["label_1"]) == result.model.predict(X).tolist()
+
+
+def test_untracked_job_records_nothing(store, make_job, tmp_path):
+    assert train(store, make_job()).mlflow == {}
+    assert not (tmp_path / "runs" / "mlflow.db").exists()
+
+
+def test_interrupted_run_is_marked(store, make_tracked, find_run):
+    class Interrupt(Callback):
+        def on_epoch(self, record, W):
+            if record.epoch == 1:
+                signal.raise_signal(signal.SIGINT)
+
+    train(store, make_tracked(solver=SolverSection(tol=1e-12)), callbacks=[Interrupt()])
+    assert find_run().info.status == "KILLED"
+    assert find_run().data.tags["dtopk.stop_reason"] == "interrupted"
+
+
+def test_failed_run_is_marked(store, make_tracked, find_run):
+    class Fail(Callback):
+        def on_epoch(self, record, W):
+            raise ValueError("the callback broke")
+
+    with pytest.raises(ValueError, match="the callback broke"):
+        train(store, make_tracked(), callbacks=[Fail()])
+    assert find_run().info.status == "FAILED"
+    assert find_run().data.tags["dtopk.error"] == "the callback broke"
+
+
+def test_unreachable_server_costs_no_run(store, make_job, monkeypatch, caplog):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        uri = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        with caplog.at_level(logging.WARNING, logger="dtopk.tracking"):
+            result = train(store, make_job(tracking=TrackingSection(uri=uri)))
+    assert result.certificate.certified
+    assert result.mlflow == {}
+    assert (result.run_dir / "result.json").exists()
+    assert "could not start a run" in caplog.text
