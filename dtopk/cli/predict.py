@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dtopk.cli.output import answer, answer_json, json_option, tell_written
 from dtopk.cli.prediction_files import check_target, open_predictions
 from dtopk.cli.progress import RowProgress
-from dtopk.job.scoring import TopClasses, batch_rows, check_features, iter_array_batches
+from dtopk.job.scoring import TopClasses, batch_rows, check_features, iter_array_batches, widen
 from dtopk.model import Model, load_model, select_topk
 from dtopk_storage import open_store
 
@@ -73,7 +73,7 @@ def _open_input(
     name = split or None
     n_rows = store.n_samples if name is None else store.split_size(name)
     batches = store.iter_batches(name, batch_rows(model))
-    return n_rows, ((batch.start, batch.X) for batch in batches)
+    return n_rows, ((batch.start, widen(batch.X, model.W.dtype)) for batch in batches)
 
 
 def _open_array(
