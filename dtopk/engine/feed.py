@@ -6,17 +6,17 @@ chunk of duals is never read before it is written.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 import numpy as np
-from dtopk_storage import DualFile
 from numpy.typing import DTypeLike, NDArray
 
 from dtopk.engine.rows import Piece, PieceRange, Rows
+from dtopk_storage import DualFile
 
 Array = NDArray[Any]
 
@@ -126,7 +126,7 @@ class Feed:
     ) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def visit(self, order: Sequence[int], *, update: bool) -> Iterator[Visit]:
+    def visit(self, order: Sequence[int], *, update: bool) -> Generator[Visit, None, None]:
         """Yield the pieces in an order, their duals to be kept if they are updated.
 
         Parameters

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dtopk_storage import DualFile, create_dual
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
@@ -26,6 +25,7 @@ from dtopk.solvers.acceleration import MovingCentre
 from dtopk.solvers.certificate import Certificate, CertificateSums, relative_gap
 from dtopk.solvers.policy import CheckSchedule, choose_ratio
 from dtopk.solvers.sdca import BlockUpdater, RowConversion, default_block_size
+from dtopk_storage import DualFile, create_dual
 
 logger = logging.getLogger(__name__)
 
@@ -334,9 +334,7 @@ class _Run:
         """Visit every row once, piece by piece in random order; a stop may cut the pass short."""
         epoch = len(self.history) + 1
         began, waited = time.perf_counter(), self.feed.read_seconds
-        order = np.random.default_rng([self.options.seed, epoch]).permutation(
-            len(self.rows.pieces)
-        )
+        order = np.random.default_rng([self.options.seed, epoch]).permutation(len(self.rows.pieces))
         loss_sum, dual_sum, done = 0.0, 0.0, 0
         visits = self.feed.visit(order.tolist(), update=True)
         with contextlib.closing(visits):

@@ -63,16 +63,23 @@ class Callback:
     """What a caller can do while training goes on; every method does nothing by default."""
 
     def on_start(self, info: FitInfo) -> None:
-        """Training starts."""
+        """Take note that training starts."""
 
     def on_rows(self, rows: int) -> None:
-        """`rows` of the training rows are done in this pass."""
+        """Take note that `rows` of the training rows are done in this pass."""
 
     def on_epoch(self, record: EpochRecord, W: NDArray[Any]) -> None:
-        """A pass is done; W (n_features + 1 or n_features, n_classes) must be left alone."""
+        """Take note that a pass is done.
+
+        Parameters
+        ----------
+        record : EpochRecord
+        W : ndarray of shape (n_features, n_classes), or with a last row for the constant feature
+            Not to be changed.
+        """
 
     def on_end(self, result: "FitResult") -> None:
-        """Training ended."""
+        """Take note that training ended."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from dtopk_storage import FeatureStore, check_finite
 from numpy.typing import NDArray
+
+from dtopk_storage import FeatureStore, check_finite
 
 Array = NDArray[Any]
 

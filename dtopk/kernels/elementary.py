@@ -26,13 +26,13 @@ _TAYLOR64 = tuple(1.0 / math.factorial(i) for i in range(14))
 
 
 @intrinsic
-def _power_of_two(typingctx: Any, n: Any) -> Any:  # noqa: ARG001
+def _power_of_two(typingctx: Any, n: Any) -> Any:
     """Return 2.0**n for an integral float n, by its bits."""
     single = n == types.float32
     width, bias, shift = (32, 127, 23) if single else (64, 1023, 52)
     float_type = ir.FloatType() if single else ir.DoubleType()
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         integer = ir.IntType(width)
         exponent = builder.add(builder.fptosi(args[0], integer), integer(bias))
         return builder.bitcast(builder.shl(exponent, integer(shift)), float_type)
@@ -87,17 +87,17 @@ def _fast_exp(x: Any) -> Any:
 
 
 @intrinsic
-def _bits_to_single(typingctx: Any, bits: Any) -> Any:  # noqa: ARG001
+def _bits_to_single(typingctx: Any, bits: Any) -> Any:
     """Return the float32 that a uint32 holds the bits of."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], ir.FloatType())
 
     return types.float32(types.uint32), codegen
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def half_to_single(h):  # type: ignore[no-untyped-def]
+def half_to_single(h):
     """Return the float32 of a finite float16, given by its bits as uint16.
 
     The exponent field is moved to its place and rebiased by a multiplication, which turns

@@ -144,15 +144,24 @@ def _plain_value(h, domain, k, top):
     return max(0.0, total / k)
 
 
+@njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
+def _dot_minus_half_square(h, x):
+    """Return <h, x> - |x|^2 / 2."""
+    half = h.dtype.type(0.5)
+    total = h.dtype.type(0)
+    for j in range(h.size):
+        total += x[j] * (h[j] - half * x[j])
+    return total
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
-def _smoothed_value(h, domain, k, gamma, smoothing, top, x):
-    """Return the smoothed loss from the margins h and leave gamma times its gradient in x."""
+def _smoothed_value(h, label, domain, k, gamma, smoothing, top, x):
+    """Return the smoothed loss from the margins h, and the sum of x, gamma times its gradient."""
     rho = h.dtype.type(1) if smoothing == MOREAU else h.dtype.type(0)
     total = float(project_top_k(h, domain, k, gamma, rho, top, x))
-    product = 0.0
-    for j in range(h.size):
-        if x[j] > 0:
-            product += float(h[j]) * x[j] - 0.5 * float(x[j]) * x[j]
+    # The label is outside the problem, and -inf times its zero would be NaN.
+    h[label] = 0
+    product = float(_dot_minus_half_square(h, x))
     if smoothing == MOREAU:
         product -= 0.5 * total * total
     return product / gamma, total
@@ -170,7 +179,7 @@ def hinge_values(scores, labels, domain, k, gamma, smoothing, out):
         if gamma == 0:
             out[i] = _plain_value(h, domain, k, top)
         else:
-            out[i], _ = _smoothed_value(h, domain, k, gamma, smoothing, top, x)
+            out[i], _ = _smoothed_value(h, labels[i], domain, k, gamma, smoothing, top, x)
 
 
 @njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
@@ -191,7 +200,7 @@ def hinge_gradients(scores, labels, domain, k, gamma, smoothing, out):
     one = scores.dtype.type(1)
     for i in range(scores.shape[0]):
         _margins(scores[i], labels[i], one, h)
-        _, total = _smoothed_value(h, domain, k, gamma, smoothing, top, x)
+        _, total = _smoothed_value(h, labels[i], domain, k, gamma, smoothing, top, x)
         for j in range(m):
             out[i, j] = x[j] / gamma
         out[i, labels[i]] = -total / gamma

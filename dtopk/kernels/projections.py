@@ -114,6 +114,9 @@ def _clip_threshold(b, top, cap, scale, slope, target, start):
     for _ in range(_MAX_NEWTON):
         total, count = _clipped_sum(b, t, cap)
         excess = scale * total - slope * t - target
+        # Nearer than the rounding of the sum there is nothing to find.
+        if abs(excess) <= tolerance * (scale * total + abs(slope * t) + target):
+            return t
         if excess > 0:
             low = t
         else:

@@ -53,7 +53,7 @@ def _refine_lambert(b, t, w):
         y = fast_exp(min((b[j] - t) - v, f(_MAX_GAP)))
         f0 = v - y
         f1 = f(1) + y
-        square0, square1 = f0 * f0, f1 * f1
+        square1 = f1 * f1
         product = f0 * y
         above = f(6) * f1 * (square1 + product) + f0 * product
         below = square1 * (f(24) * square1 + f(36) * product)

@@ -39,7 +39,8 @@ class Softmax(Loss):
     def probabilities(self, scores: Array) -> Array:
         """Return the softmax of scores (n_samples, n_classes), row by row."""
         exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
-        return exponentials / exponentials.sum(axis=1, keepdims=True)
+        probabilities: Array = exponentials / exponentials.sum(axis=1, keepdims=True)
+        return probabilities
 
     def values(self, scores: Array, labels: LabelArray) -> NDArray[np.float64]:
         """See :meth:`Loss.values`."""

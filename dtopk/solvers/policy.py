@@ -6,9 +6,9 @@ _FIRST_DECISION = 3
 """The dual's last two ascents are compared from so many passes on."""
 _SLOW = 1.0
 """Passes that divide the distance to the optimum by e, above which SDCA is accelerated at once."""
-_SLOW_LATE = 3.0
+_SLOW_LATE = 2.0
 """The same once plain SDCA is well under way, and leaves many passes to go."""
-_MANY_PASSES = 10.0
+_MANY_PASSES = 8.0
 _STRENGTH = 6.0
 _RANGE = (3.0, 1000.0)
 _MOST_PROGRESS = 30.0

@@ -202,9 +202,7 @@ class BlockUpdater:
         n_rows = len(scores)
         for first in range(0, n_rows, _GROUP_ROWS):
             last = min(first + _GROUP_ROWS, n_rows)
-            value += self.loss.update_rows(
-                scores, G, dual, delta, labels, costs, first, last
-            )
+            value += self.loss.update_rows(scores, G, dual, delta, labels, costs, first, last)
             if last < n_rows:
                 gemm(G[last:, first:last], delta[first:last], scores[last:], beta=1.0)
         return value

@@ -1,0 +1,120 @@
+"""`dtopk bench`: measure the speed of training on this machine."""
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from dtopk.cli.output import answer_json, json_option, tell
+from dtopk.losses import available, make_loss
+
+
+@click.command()
+@click.option("--rows", "n", default=8192, show_default=True, help="Rows.")
+@click.option("--features", "d", default=4096, show_default=True, help="Features.")
+@click.option("--classes", "m", default=1000, show_default=True, help="Classes.")
+@click.option(
+    "--loss",
+    "name",
+    type=click.Choice([info.name for info in available()]),
+    help="Only this loss.  [default: smooth top-5 hinge and softmax]",
+)
+@click.option("--k", default=5, show_default=True, help="k of a top-k hinge.")
+@click.option("--gamma", default=1.0, show_default=True, help="Smoothing of a hinge.")
+@click.option(
+    "--smoothing", type=click.Choice(["lapin", "moreau"]), default="lapin", show_default=True
+)
+@click.option("--C", "C", default=1.0, show_default=True, help="Weight of the loss.")
+@click.option(
+    "--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True
+)
+@click.option("--block-size", default=0, help="Rows solved together.  [default: by the classes]")
+@click.option("--threads", default=0, help="Threads of the matrix products.  [default: all]")
+@click.option("--passes", default=5, show_default=True, help="Passes timed; medians are shown.")
+@json_option
+def bench(
+    n: int,
+    d: int,
+    m: int,
+    name: str | None,
+    k: int,
+    gamma: float,
+    smoothing: str,
+    C: float,
+    dtype: str,
+    block_size: int,
+    threads: int,
+    passes: int,
+    as_json: bool,
+) -> None:
+    """Measure the speed of training on this machine.
+
+    Makes ReLU-like features in memory and times passes of blocked SDCA over them. The limit is
+    what the two products with the weights take that every pass needs, S = X W and W += X' dA,
+    measured just before each pass: a ratio of 1 cannot be beaten.
+    """
+    # Imported here, as they load scipy and compiled code that `--help` does not need.
+    from dtopk.engine.benchmark import blas_description, measure_pass, measure_read
+    from dtopk.testing import make_features
+
+    hinge = {"k": k, "gamma": gamma, "smoothing": smoothing}
+    names = [name] if name else ["topk_hinge_alpha", "softmax"]
+    losses = [make_loss(each, **({} if each == "softmax" else hinge)) for each in names]  # type: ignore[arg-type]
+    for loss in losses:
+        loss.check_n_classes(m)
+    tell(f"{n:,} rows, {d:,} features, {m:,} classes, {dtype}; {blas_description()}")
+    X, labels = make_features(n, d, m, seed=0)
+    X = X.astype(dtype)
+    read_seconds = measure_read(X, labels, m)
+    results: list[dict[str, Any]] = []
+    for loss in losses:
+        times = measure_pass(
+            loss, X, labels, m, C=C, block_size=block_size, threads=threads, passes=passes
+        )
+        results.append(
+            {
+                "loss": loss.name,
+                **asdict(loss),
+                "n_samples": n,
+                "n_features": d,
+                "n_classes": m,
+                "dtype": dtype,
+                "block_size": times.block_size,
+                "limit_seconds": times.limit_seconds,
+                "epoch_seconds": times.epoch_seconds,
+                "ratio": times.ratio,
+                "certificate_seconds": times.certificate_seconds,
+                "read_seconds": read_seconds,
+                **{f"{part}_seconds": float(s) for part, s in asdict(times.parts).items()},
+            }
+        )
+        if not as_json:
+            click.echo(_table(results[-1], n))
+    if as_json:
+        answer_json({"blas": blas_description(), "results": results})
+
+
+_PARTS = {
+    "convert": "pick and convert rows and duals",
+    "gram": "Gram matrices of the blocks",
+    "scores": "scores, S = X W",
+    "inner": "the rows' own problems",
+    "values": "losses, for the running gap",
+    "update": "update, W += X' dA",
+}
+
+
+def _table(result: dict[str, Any], n: int) -> str:
+    """Lay out one result: seconds, and microseconds a row."""
+    rows = [("limit: the two products", result["limit_seconds"])]
+    rows.append(("one pass", result["epoch_seconds"]))
+    rows += [(f"  {text}", result[f"{part}_seconds"]) for part, text in _PARTS.items()]
+    rows.append(("certificate, float64", result["certificate_seconds"]))
+    rows.append(("read, float16 store, cached", result["read_seconds"]))
+    parameters = ", ".join(
+        f"{key}={result[key]}" for key in ("k", "gamma", "smoothing") if key in result
+    )
+    title = f"{result['loss']}({parameters}), blocks of {result['block_size']}"
+    lines = [f"{title}: {result['ratio']:.2f} of the limit", f"{'':34}{'seconds':>9}{'us/row':>9}"]
+    lines += [f"{text:34}{s:9.3f}{s / n * 1e6:9.2f}" for text, s in rows]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,165 @@
+"""Measure a pass against the matrix products that no pass can do without."""
+
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from dtopk.engine.rows import StoreRows
+from dtopk.kernels.blas import gemm
+from dtopk.losses import Loss
+from dtopk.solvers.certificate import CertificateSums
+from dtopk.solvers.sdca import BlockUpdater, RowConversion, Timings, default_block_size
+from dtopk_storage import create_store, open_store
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassTimes:
+    """Seconds of one pass over all rows, its parts, and what it is measured against."""
+
+    loss: Loss
+    """The loss."""
+    block_size: int
+    """Rows solved together."""
+    limit_seconds: float
+    """The two products with W that every row needs, over all rows."""
+    epoch_seconds: float
+    """A pass of blocked SDCA, rows in memory in the precision of the computation."""
+    ratio: float
+    """Median of the ratios of each pass to the limit measured just before it."""
+    certificate_seconds: float
+    """Primal and dual value of all rows, in float64."""
+    parts: Timings
+    """The parts of the pass."""
+
+
+def blas_description() -> str:
+    """Name the BLAS that computes the products, its kernel and its threads."""
+    for pool in threadpool_info():
+        if pool["user_api"] == "blas" and "scipy.libs" in pool["filepath"]:
+            return (
+                f"{pool['internal_api']} {pool['version']}, kernel {pool['architecture']}, "
+                f"{pool['num_threads']} threads"
+            )
+    return "unknown"
+
+
+def measure_read(X: Array, labels: NDArray[np.int32], n_classes: int) -> float:
+    """Return the seconds to read X once from a float16 store that is in the page cache.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d)
+    labels : ndarray of shape (n,), int32
+    n_classes : int
+    """
+    with tempfile.TemporaryDirectory(prefix="dtopk-bench-") as folder:
+        names = [str(code) for code in range(n_classes)]
+        path = Path(folder) / "bench.zarr"
+        with create_store(
+            path, n_features=X.shape[1], class_names=names, dtype="float16"
+        ) as writer:
+            writer.append(X, labels)
+        rows = StoreRows(open_store(path), "train")
+        for _ in range(2):
+            began = time.perf_counter()
+            for piece in rows.pieces:
+                rows.read(piece)
+            seconds = time.perf_counter() - began
+    return seconds
+
+
+def measure_pass(
+    loss: Loss,
+    X: Array,
+    labels: NDArray[np.int32],
+    n_classes: int,
+    *,
+    C: float = 1.0,
+    block_size: int = 0,
+    threads: int = 0,
+    passes: int = 5,
+) -> PassTimes:
+    """Time passes of blocked SDCA, each beside the limit.
+
+    Parameters
+    ----------
+    loss : Loss
+    X : ndarray of shape (n, d), float32 or float64
+    labels : ndarray of shape (n,), int32
+    n_classes : int
+    C : float
+    block_size : int
+        0: the default for the number of classes.
+    threads : int
+        0: all.
+    passes : int
+        Passes from zero; the medians are reported.
+
+    Returns
+    -------
+    PassTimes
+    """
+    n, d = X.shape
+    size = min(block_size or default_block_size(n_classes), n)
+    conversion = RowConversion(n_features=d, dtype=X.dtype)
+    updater = BlockUpdater(loss, conversion, n_classes, size)
+    W, dual = np.zeros((d, n_classes), X.dtype), np.zeros((n, n_classes), X.dtype)
+    costs = np.full(n, C, X.dtype)
+    limits, epochs, parts = [], [], []
+    with threadpool_limits(threads or None, user_api="blas"):
+        _warm_up(loss, X, labels, n_classes, size)
+        for number in range(passes):
+            limits.append(_time_limit(X, n_classes))
+            updater.timings = Timings()
+            began = time.perf_counter()
+            order = np.random.default_rng(number).permutation(n)
+            for start in range(0, n, size):
+                updater.update(X, labels, costs, dual, order[start : start + size], W, 1.0)
+            epochs.append(time.perf_counter() - began)
+            parts.append(updater.timings)
+        began = time.perf_counter()
+        CertificateSums(loss, conversion, W).add(X, labels, costs, dual)
+        certificate_seconds = time.perf_counter() - began
+    return PassTimes(
+        loss=loss,
+        block_size=size,
+        limit_seconds=statistics.median(limits),
+        epoch_seconds=statistics.median(epochs),
+        ratio=statistics.median(e / limit for e, limit in zip(epochs, limits, strict=True)),
+        certificate_seconds=certificate_seconds,
+        parts=sorted(parts, key=Timings.total)[len(parts) // 2],
+    )
+
+
+def _warm_up(
+    loss: Loss, X: Array, labels: NDArray[np.int32], n_classes: int, block_size: int
+) -> None:
+    """Compile the kernels, on a few rows."""
+    rows = np.arange(min(block_size, len(X)))
+    conversion = RowConversion(n_features=X.shape[1], dtype=X.dtype)
+    W, dual = np.zeros((X.shape[1], n_classes), X.dtype), np.zeros((len(rows), n_classes), X.dtype)
+    costs = np.ones(len(rows), X.dtype)
+    updater = BlockUpdater(loss, conversion, n_classes, len(rows))
+    updater.update(X, labels, costs, dual, rows, W, 1.0)
+    CertificateSums(loss, conversion, W).add(X[rows], labels[rows], costs, dual)
+
+
+def _time_limit(X: Array, n_classes: int) -> float:
+    """Time S = X W and W += X' S for all rows at once."""
+    W, S = np.zeros((X.shape[1], n_classes), X.dtype), np.zeros((len(X), n_classes), X.dtype)
+    # Touch the pages first: their first use is no part of the products.
+    W += 0
+    S += 0
+    began = time.perf_counter()
+    gemm(X, W, S)
+    gemm(X.T, S, W, beta=1.0)
+    return time.perf_counter() - began
