@@ -102,8 +102,9 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
         Rows that are solved together; None: chosen from the number of classes. Results depend on
         it by rounding alone.
     warm_start : bool, default=False
-        Whether to start at the weights of the previous fit. It saves passes with a smooth loss;
-        with gamma = 0 the weights say too little about the dual variables.
+        Whether to start at the weights of the previous fit, of the same features and classes. It
+        saves passes where the loss is smooth and the problem nearly the same; with gamma = 0 the
+        weights say too little about the dual variables. The start takes a copy of X in `dtype`.
     n_jobs : int or None, default=None
         Threads of the matrix products; None or -1: as many as the BLAS library is set to.
     random_state : int, RandomState or None, default=None
@@ -144,7 +145,7 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
     X is not copied if it is a C-contiguous array of type float32, float64 or float16; rows are
     converted to `dtype` a block at a time. Anything else is converted once: integers to `dtype`,
     other orders of memory to C-contiguous. The dual variables take n_samples * n_classes numbers
-    of type `dtype` in memory, or in a temporary file where they do not fit.
+    of type `dtype`.
 
     An interrupt (Ctrl-C) ends training after the block in work. The weights reached are kept with
     their certificate before `KeyboardInterrupt` is raised.

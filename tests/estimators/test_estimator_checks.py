@@ -1,0 +1,35 @@
+"""scikit-learn's own checks of an estimator, all of them."""
+
+import pytest
+from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
+
+from dtopk import TopKClassifier
+
+# The checks compare predictions, of weights that rounding and the order of rows leave alone only
+# where the optimum is reached to the last digits. Some train on labels drawn at random, on rows
+# far from unit norm or with class weights of 1000, where that takes longer than a test may.
+pytestmark = pytest.mark.filterwarnings("ignore:The relative duality gap")
+_EXACT = {"dtype": "float64", "tol": 1e-14, "max_epochs": 1000, "random_state": 0}
+
+_NEEDS_SEVEN_DIGITS = "check_sample_weight_equivalence_on_dense_data"
+"""Compares two trainings to 1e-7, which the default tolerance of 1e-3 does not ask for."""
+
+
+@parametrize_with_checks(
+    [TopKClassifier(**_EXACT), TopKClassifier("topk_hinge_alpha", gamma=0.5, **_EXACT)]
+)
+def test_estimator_keeps_conventions(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        check
+        for _, check in estimator_checks_generator(TopKClassifier())
+        if check.func.__name__ != _NEEDS_SEVEN_DIGITS
+    ],
+    ids=lambda check: check.func.__name__,
+)
+def test_estimator_keeps_conventions_by_default(check):
+    check(TopKClassifier(random_state=0))
