@@ -30,7 +30,9 @@ from dtopk.losses import available, make_loss
 )
 @click.option("--block-size", default=0, help="Rows solved together.  [default: by the classes]")
 @click.option("--threads", default=0, help="Threads of the matrix products.  [default: all]")
-@click.option("--passes", default=5, show_default=True, help="Passes timed; medians are shown.")
+@click.option(
+    "--passes", default=5, show_default=True, help="Passes timed; the median one is shown."
+)
 @json_option
 def bench(
     n: int,

@@ -1,0 +1,46 @@
+"""`dtopk bench`, on a problem small enough to be instant."""
+
+import json
+
+import pytest
+
+from dtopk.cli import main
+
+SMALL = ["--rows", "300", "--features", "20", "--classes", "12", "--passes", "2"]
+
+
+def run(arguments, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["bench", *arguments])
+    return stopped.value.code, capsys.readouterr()
+
+
+def test_bench_measures_the_smooth_hinge_and_softmax(capsys):
+    code, captured = run([*SMALL, "--json"], capsys)
+    results = json.loads(captured.out)["results"]
+    assert code == 0
+    assert [(r["loss"], r.get("k"), r.get("gamma")) for r in results] == [
+        ("topk_hinge_alpha", 5, 1.0),
+        ("softmax", None, None),
+    ]
+    for result in results:
+        assert result["ratio"] > 0
+        assert result["epoch_seconds"] >= result["gram_seconds"] + result["inner_seconds"] > 0
+        assert result["limit_seconds"] > 0
+        assert result["certificate_seconds"] > 0
+        assert result["read_seconds"] > 0
+        assert result["convert_seconds"] > 0
+
+
+def test_bench_shows_a_table_for_one_loss(capsys):
+    code, captured = run([*SMALL, "--loss", "topk_hinge_beta", "--k", "3"], capsys)
+    assert code == 0
+    assert "topk_hinge_beta(k=3, gamma=1.0, smoothing=lapin)" in captured.out
+    assert "softmax" not in captured.out
+    assert "kernel" in captured.err
+
+
+def test_bench_refuses_k_that_the_classes_do_not_allow(capsys):
+    code, captured = run(["--rows", "50", "--features", "4", "--classes", "3"], capsys)
+    assert code == 2
+    assert "k must be between 1 and n_classes - 1 = 2, got 5." in captured.err
