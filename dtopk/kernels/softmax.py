@@ -173,11 +173,15 @@ def _shift(b, top):
 
 
 @njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
-def _moment(b, w, curved):
-    """Return sum_j w_j (b_j - curved w_j), what is left of sum w log w when t is taken out."""
+def _moment(b, w, t, curved):
+    """Return sum_j w_j (b_j - t - curved w_j), the sum of w log w but for a constant.
+
+    The threshold is taken off entry by entry: where K C is large so is t, and in the sum of a w
+    that is not quite K C it would leave C (K C)^2 times the rounding.
+    """
     total = b.dtype.type(0)
     for j in range(b.size):
-        total += w[j] * (b[j] - curved * w[j])
+        total += w[j] * ((b[j] - t) - curved * w[j])
     return total
 
 
@@ -241,12 +245,12 @@ def update_rows_softmax(scores, gram, dual, delta, labels, costs, first, last):
             t = solve_softmax_row(b, al, f(0), dual[i, label] > 0, w)
             factor = f(cost / al)
             # log p_j = b_j - t - w_j - log al, and p sums to one.
-            value += cost * (t + math.log(al) - _moment(b, w, f(1)) / al)
+            value += cost * (math.log(al) - _moment(b, w, f(t), f(1)) / al)
         else:
             # Without curvature the optimum is the softmax of the scores.
             total = _exponentials(b, f(0), w)
             factor = f(cost / total)
-            value += cost * (math.log(total) - _moment(b, w, f(0)) / total)
+            value += cost * (math.log(total) - _moment(b, w, f(0), f(0)) / total)
         if _write_dual(w, factor, label, dual[i], delta[i]) > 0:
             changed[n_changed] = i
             n_changed += 1
