@@ -21,9 +21,9 @@ from dtopk.kernels.projections import FASTMATH, largest_entry
 _MAX_SWEEPS = 60
 # A guess that has not led to the solution by then is dropped for a fresh start.
 _MAX_WARM_SWEEPS = 8
-# e**(z - w) is cut off here: its fourth power is still finite in float32, and a Householder step
-# from further away moves w by about 4 whatever the exact value.
-_MAX_GAP = 20.0
+# e**(z - w), which is w at the solution, is cut off here: 24 times its fourth power is still
+# finite, and a Householder step from further away moves w by about 4 whatever the exact value.
+_MAX_GAP32, _MAX_GAP64 = 21.0, 170.0
 
 
 @njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
@@ -47,10 +47,11 @@ def _refine_lambert(b, t, w):
     Returns sum w, sum of the derivatives w/(1+w), and the sum of the moves' sizes.
     """
     f = b.dtype.type
+    max_gap = f(_MAX_GAP32) if np.finfo(b.dtype).eps > 1e-10 else f(_MAX_GAP64)
     total, slope, moved = f(0), f(0), f(0)
     for j in range(b.size):
         v = w[j]
-        y = fast_exp(min((b[j] - t) - v, f(_MAX_GAP)))
+        y = fast_exp(min((b[j] - t) - v, max_gap))
         f0 = v - y
         f1 = f(1) + y
         square1 = f1 * f1
@@ -118,8 +119,11 @@ def _iterate(b, al, t, lowest, max_sweeps, w):
     """Improve t and w = V(b - t) in turn; return t and whether both have settled."""
     f = b.dtype.type
     eps = np.finfo(b.dtype).eps
-    # A step of order five leaves the fifth power of the relative move before it.
-    close = al * f(1e-3 if eps > 1e-10 else 1e-4)
+    # A step of order five leaves the fifth power of the move before it, relative to w where w is
+    # small. A large w must come close itself: from far away each step moves it by 4 or so, which
+    # beside a large al would look like rest.
+    close = min(al * f(1e-3), f(0.1)) if eps > 1e-10 else min(al * f(1e-4), f(3e-3))
+    close = min(close + 4 * eps * al, 2.0)
     for _ in range(max_sweeps):
         total, slope, moved = _refine_lambert(b, t, w)
         if not total > f(1e-6) * al:
