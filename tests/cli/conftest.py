@@ -1,6 +1,7 @@
 """Fixtures of the command line's tests."""
 
 import json
+import signal
 from types import SimpleNamespace
 
 import numpy as np
@@ -56,3 +57,11 @@ def model_path(tmp_path):
         loss_parameters={"k": 1, "gamma": 0.0, "smoothing": "lapin"},
     ).save(tmp_path / "model.npz")
     return tmp_path / "model.npz"
+
+
+@pytest.fixture(autouse=True)
+def interruptible():
+    """Take interrupts as a program at a terminal does, also where the shell has them ignored."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)

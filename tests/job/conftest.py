@@ -1,5 +1,7 @@
 """Fixtures of the jobs' tests."""
 
+import signal
+
 import pytest
 
 from dtopk.job import ModelSection, OutputSection, SolverSection, TrackingSection, TrainJob
@@ -25,3 +27,11 @@ def make_job(tmp_path):
         return TrainJob(**(defaults | sections))
 
     return make_job
+
+
+@pytest.fixture(autouse=True)
+def interruptible():
+    """Take interrupts as a program at a terminal does, also where the shell has them ignored."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
