@@ -9,6 +9,7 @@ from numba import njit
 
 from dtopk.kernels.corrections import correct_scores
 from dtopk.kernels.projections import ALPHA_INCL, BETA, FASTMATH, largest_entries, project_top_k
+from dtopk.kernels.workspace import working_vector
 
 LAPIN = 0
 MOREAU = 1
@@ -95,7 +96,7 @@ def update_rows_hinge(
     """
     m = scores.shape[1]
     dtype = scores.dtype.type
-    b, x = np.empty(m, scores.dtype), np.empty(m, scores.dtype)
+    b, x = working_vector(m, scores), working_vector(m, scores)
     top = np.empty(k + 1, scores.dtype)
     changed = np.empty(last - first, np.int64)
     n_changed = 0
@@ -171,7 +172,7 @@ def _smoothed_value(h, label, domain, k, gamma, smoothing, top, x):
 def hinge_values(scores, labels, domain, k, gamma, smoothing, out):
     """Write the loss of every row into out (n_rows,), float64."""
     m = scores.shape[1]
-    h, x = np.empty(m, scores.dtype), np.empty(m, scores.dtype)
+    h, x = working_vector(m, scores), working_vector(m, scores)
     top = np.empty(k + 1, scores.dtype)
     one = scores.dtype.type(1)
     for i in range(scores.shape[0]):
@@ -195,7 +196,7 @@ def _margins(scores, label, one, h):
 def hinge_gradients(scores, labels, domain, k, gamma, smoothing, out):
     """Write the gradient of the smoothed loss at every row into out (n_rows, m), gamma > 0."""
     m = scores.shape[1]
-    h, x = np.empty(m, scores.dtype), np.empty(m, scores.dtype)
+    h, x = working_vector(m, scores), working_vector(m, scores)
     top = np.empty(k + 1, scores.dtype)
     one = scores.dtype.type(1)
     for i in range(scores.shape[0]):
@@ -214,7 +215,7 @@ def feasible_hinge_duals(dual, labels, costs, domain, k, gamma, smoothing, value
     label's entry is minus the sum of the others.
     """
     m = dual.shape[1]
-    b, x = np.empty(m, dual.dtype), np.empty(m, dual.dtype)
+    b, x = working_vector(m, dual), working_vector(m, dual)
     top = np.empty(k + 1, dual.dtype)
     for i in range(dual.shape[0]):
         label = labels[i]
@@ -243,7 +244,7 @@ def hinge_subgradients(scores, labels, domain, k, out):
     sum on the label, and 0 where the loss is 0.
     """
     m = scores.shape[1]
-    h, x = np.empty(m, scores.dtype), np.empty(m, scores.dtype)
+    h, x = working_vector(m, scores), working_vector(m, scores)
     top = np.empty(k + 1, scores.dtype)
     one = scores.dtype.type(1)
     for i in range(scores.shape[0]):

@@ -17,6 +17,7 @@ from numba import njit
 from dtopk.kernels.corrections import correct_scores
 from dtopk.kernels.elementary import fast_exp
 from dtopk.kernels.projections import FASTMATH, largest_entry
+from dtopk.kernels.workspace import working_vector
 
 _MAX_SWEEPS = 60
 # A guess that has not led to the solution by then is dropped for a fresh start.
@@ -230,7 +231,7 @@ def update_rows_softmax(scores, gram, dual, delta, labels, costs, first, last):
     """
     m = scores.shape[1]
     f = scores.dtype.type
-    b, w = np.empty(m, scores.dtype), np.empty(m, scores.dtype)
+    b, w = working_vector(m, scores), working_vector(m, scores)
     changed = np.empty(last - first, np.int64)
     n_changed = 0
     value = 0.0
@@ -264,7 +265,7 @@ def update_rows_softmax(scores, gram, dual, delta, labels, costs, first, last):
 @njit(cache=True, nogil=True, error_model="numpy")
 def softmax_values(scores, labels, out):
     """Write log sum_j exp(u_j - u_y) of every row into out (n_rows,), float64."""
-    e = np.empty(scores.shape[1], scores.dtype)
+    e = working_vector(scores.shape[1], scores)
     for i in range(scores.shape[0]):
         top = largest_entry(scores[i])
         total = _exponentials(scores[i], top, e)
