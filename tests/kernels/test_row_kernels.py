@@ -3,6 +3,7 @@ import pytest
 
 from dtopk.kernels.corrections import correct_scores
 from dtopk.kernels.rows import gather_rows, put_duals, take_duals
+from dtopk.kernels.workspace import working_vector
 
 AT_REST = [np.float16, np.float32, np.float64]
 COMPUTE = [np.float32, np.float64]
@@ -73,3 +74,14 @@ def test_correct_scores_adds_what_changed_rows_did(rng, n_changed, dtype):
     expected[11] += gram[11, changed].astype(float) @ delta[changed].astype(float)
     correct_scores(scores, gram, delta, np.resize(changed, 12), n_changed, 11)
     np.testing.assert_allclose(scores, expected, atol=50 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", COMPUTE)
+def test_working_vectors_have_no_array_within_a_vector_loops_reach(dtype):
+    """64 bytes a vector, and no compiler unrolls more than eight of them."""
+    like = np.zeros(0, dtype)
+    vectors = [working_vector(size, like) for size in (7, 7, 1, 26)]
+    assert [v.size for v in vectors] == [7, 7, 1, 26]
+    assert all(v.dtype == dtype and v.flags.c_contiguous for v in vectors)
+    starts = sorted(v.ctypes.data for v in vectors)
+    assert min(np.diff(starts)) >= 8 * 64

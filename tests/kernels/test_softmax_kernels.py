@@ -97,3 +97,15 @@ def test_update_rows_softmax_returns_the_dual_terms_of_the_new_rows(rng, dtype):
     # A term is what is left of numbers of the size of C (1 + K C).
     size = cost * n * (1 + cost * float(np.diag(gram).max()))
     assert value == pytest.approx(sum(terms), abs=4 * float(np.finfo(dtype).eps) * size)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("al", [1e4, 1e6])
+def test_a_guess_far_from_the_solution_does_not_pass_for_it(dtype, al):
+    """One class whose mass grows by 1% moves by al/100: no few steps of 4 can bring it there."""
+    b = np.array([0.0, -0.2 * al, -0.3 * al, -0.5 * al], dtype)
+    guess, _ = _solve(b, al)
+    b[3] += dtype(0.1 * al)
+    expected = testing.lambert_v(b.astype(float) - _threshold(b.astype(float), al))
+    warm, _ = _solve(b, al, guess)
+    np.testing.assert_allclose(warm, expected, rtol=0, atol=16 * np.finfo(dtype).eps * al)
