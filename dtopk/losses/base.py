@@ -40,11 +40,6 @@ class Loss(ABC):
     def smooth(self) -> bool:
         """Whether the loss has a Lipschitz gradient."""
 
-    @property
-    def curvature(self) -> float:
-        """A Lipschitz constant of the gradient, infinite where there is none."""
-        return np.inf
-
     def check_n_classes(self, n_classes: int) -> None:
         """Refuse a number of classes that the loss cannot be used with.
 

@@ -66,14 +66,6 @@ class TopKHinge(Loss):
         """Whether gamma is positive."""
         return self.gamma > 0
 
-    @property
-    def curvature(self) -> float:
-        """The conjugate is gamma-strongly convex in x, and a moves the label by its sum."""
-        if self.gamma == 0:
-            return math.inf
-        # In all m scores the Moreau form is 1/gamma smooth; the other one in the m - 1 margins.
-        return (1.0 if self.smoothing == "moreau" else 2.0) / self.gamma
-
     def check_n_classes(self, n_classes: int) -> None:
         """Refuse k above n_classes - 1. See :meth:`Loss.check_n_classes`."""
         super().check_n_classes(n_classes)

@@ -31,11 +31,6 @@ class Softmax(Loss):
         """Always true."""
         return True
 
-    @property
-    def curvature(self) -> float:
-        """The Hessian diag(p) - pp' has no eigenvalue above one half."""
-        return 0.5
-
     def probabilities(self, scores: Array) -> Array:
         """Return the softmax of scores (n_samples, n_classes), row by row."""
         exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
