@@ -16,14 +16,14 @@ _BLOCK_ROWS = 256
 
 
 def relative_gap(primal: float, dual_value: float) -> float:
-    """Return (P - D) / max(|P|, |D|), zero where both are.
+    """Return (P - D) / max(|P|, |D|), zero where both are, and NaN where one is not finite.
 
     Parameters
     ----------
     primal, dual_value : float
     """
     scale = max(abs(primal), abs(dual_value))
-    return (primal - dual_value) / scale if scale > 0 else 0.0
+    return 0.0 if scale == 0 else (primal - dual_value) / scale
 
 
 @dataclass(frozen=True, kw_only=True)
