@@ -1,0 +1,140 @@
+"""The certified optimum is that of independent solvers."""
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.svm import LinearSVC
+from tests.loss_cases import loss_cases, loss_id
+
+from dtopk import testing
+from dtopk.engine import ArrayRows, FitOptions, fit
+from dtopk.losses import make_loss
+
+N_CLASSES = 6
+TOL = 1e-7
+"""Relative gap asked for: ten times below what the values are compared to."""
+AGREEMENT = 1e-6
+
+
+def train(loss, X, y, *, n_classes=N_CLASSES, weight=None, **options):
+    options = {"dtype": "float64", "tol": TOL, "max_epochs": 5000, "acceleration": "off"} | options
+    return fit(ArrayRows(X, y, n_classes, weight), loss, FitOptions(**options))
+
+
+def small_problem(seed=0):
+    """Rows of which two are zero, two are the same with other labels, and some tie."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, N_CLASSES, 24).astype(np.int32)
+    X = np.eye(N_CLASSES, 4)[y] + rng.normal(size=(24, 4))
+    X[5], X[11], X[7] = 0, 0, X[6]
+    X[12:16] = np.round(X[12:16])
+    y[7], y[11] = (y[6] + 1) % N_CLASSES, (y[5] + 1) % N_CLASSES
+    return X, y
+
+
+def plain_loss(loss, h):
+    """The unsmoothed loss of the margins h of the other classes, from its definition."""
+    largest = cp.sum_largest(h, loss.k) / loss.k
+    if loss.name == "topk_hinge_beta":
+        return cp.sum_largest(cp.pos(h), loss.k) / loss.k
+    if loss.name == "topk_hinge_alpha" or loss.k == 1:
+        return cp.pos(largest)
+    return cp.maximum(0, largest, cp.sum_largest(h, loss.k - 1) / loss.k)
+
+
+def defined_loss(loss, u, label):
+    """A smoothed loss is the infimum of the plain one plus a square of what is left.
+
+    In the margins of the other classes (Lapin) or in all scores (Moreau's envelope).
+    """
+    others = [j for j in range(N_CLASSES) if j != label]
+    if loss.name == "softmax":
+        return cp.log_sum_exp(u) - u[label]
+    if loss.gamma == 0:
+        return plain_loss(loss, 1 + u[others] - u[label])
+    if loss.smoothing == "lapin":
+        rest = cp.Variable(N_CLASSES - 1)
+        plain = plain_loss(loss, 1 + u[others] - u[label] - rest)
+    else:
+        rest = cp.Variable(N_CLASSES)
+        v = u - rest
+        plain = plain_loss(loss, 1 + v[others] - v[label])
+    return plain + cp.sum_squares(rest) / (2 * loss.gamma)
+
+
+def optimum_by_cvxpy(loss, X, y, costs):
+    W = cp.Variable((X.shape[1], N_CLASSES))
+    losses = [c * defined_loss(loss, x @ W, int(label)) for x, label, c in zip(X, y, costs, strict=True)]
+    problem = cp.Problem(cp.Minimize(cp.sum(cp.hstack(losses)) + 0.5 * cp.sum_squares(W)))
+    return problem.solve(solver=cp.CLARABEL, tol_gap_rel=1e-9, tol_gap_abs=1e-9, tol_feas=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", loss_cases(N_CLASSES), ids=loss_id)
+def test_certified_value_equals_that_of_a_convex_solver(loss):
+    X, y = small_problem()
+    result = train(loss, X, y, C=2.0)
+    assert result.stop_reason == "tolerance"
+    expected = optimum_by_cvxpy(loss, X, y, np.full(len(y), 2.0))
+    assert result.certificate.primal == pytest.approx(expected, rel=AGREEMENT)
+    assert result.certificate.dual_value == pytest.approx(expected, rel=AGREEMENT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("C", [1e-3, 100.0])
+@pytest.mark.parametrize("name", ["softmax", "topk_hinge_alpha", "topk_hinge_alpha_incl"])
+def test_certified_value_equals_that_of_a_convex_solver_for_any_weights(name, C, rng):
+    loss = make_loss(name) if name == "softmax" else make_loss(name, k=3, gamma=0.1)
+    X, y = small_problem(seed=1)
+    weight = rng.choice([0.0, 0.5, 3.0], len(y))
+    result = train(loss, X, y, C=C, weight=weight)
+    assert result.stop_reason == "tolerance"
+    expected = optimum_by_cvxpy(loss, X, y, C * weight)
+    assert result.certificate.primal == pytest.approx(expected, rel=AGREEMENT)
+
+
+@pytest.mark.parametrize("loss", loss_cases(N_CLASSES), ids=loss_id)
+@pytest.mark.parametrize("C", [1e-8, 1e-2, 1.0])
+def test_certificate_holds_the_value_of_the_slow_twin(loss, C):
+    X, y = small_problem()
+    result = train(loss, X, y, C=C, tol=1e-5)
+    assert result.certificate.certified
+    primal = testing.primal_value(loss, X, y, np.full(len(y), C), result.W)
+    assert result.certificate.primal == pytest.approx(primal, rel=1e-12)
+
+
+@pytest.mark.parametrize("C", [0.01, 1.0, 50.0])
+def test_softmax_coefficients_equal_those_of_logistic_regression(C):
+    X, y = testing.make_features(150, 8, 5, seed=2)
+    result = train(make_loss("softmax"), X, y, n_classes=5, C=C, tol=1e-11)
+    model = LogisticRegression(C=C, fit_intercept=False, tol=1e-10, max_iter=10_000)
+    model.fit(X.astype(float), y)
+    np.testing.assert_allclose(result.W.T, model.coef_, atol=1e-5 * np.abs(model.coef_).max())
+
+
+def test_softmax_of_two_classes_equals_logistic_regression_at_twice_the_C():
+    """|W|^2 = |w|^2 / 2 for the difference w of the two columns."""
+    X, y = testing.make_features(120, 6, 2, seed=3)
+    result = train(make_loss("softmax"), X, y, n_classes=2, C=0.7, tol=1e-11)
+    model = LogisticRegression(C=1.4, fit_intercept=False, tol=1e-10, max_iter=10_000)
+    model.fit(X.astype(float), y)
+    difference = result.W[:, 1] - result.W[:, 0]
+    np.testing.assert_allclose(difference, model.coef_[0], rtol=1e-4)
+
+
+@pytest.mark.parametrize("C", [0.01, 0.3])
+def test_hinge_with_k_one_equals_the_multiclass_svm_of_liblinear(C):
+    """Crammer and Singer: 1/2 |W|^2 + C sum_i max_j (1 - [j = y] + u_j - u_y), the same C."""
+    X, y = testing.make_features(200, 10, 4, seed=4)
+    model = LinearSVC(
+        C=C, multi_class="crammer_singer", fit_intercept=False, tol=1e-9, max_iter=200_000
+    )
+    model.fit(X.astype(float), y)
+    costs = np.full(len(y), C)
+    for name in ("topk_hinge_alpha", "topk_hinge_alpha_incl", "topk_hinge_beta"):
+        loss = make_loss(name, k=1)
+        result = train(loss, X, y, n_classes=4, C=C)
+        theirs = testing.primal_value(loss, X, y, costs, model.coef_.T)
+        assert result.certificate.primal == pytest.approx(theirs, rel=AGREEMENT)
+        np.testing.assert_allclose(result.W, model.coef_.T, atol=1e-2 * np.abs(result.W).max())
