@@ -20,10 +20,11 @@ from dtopk.engine.interruption import Interruption
 from dtopk.engine.memory import MemoryPlan, plan_memory
 from dtopk.engine.records import Callback, EpochRecord, FitInfo, FitResult, StopReason
 from dtopk.engine.rows import Rows, class_counts
+from dtopk.kernels.blas import gemm
 from dtopk.losses import Loss
 from dtopk.solvers.acceleration import MovingCentre
 from dtopk.solvers.certificate import Certificate, CertificateSums, relative_gap
-from dtopk.solvers.policy import CheckSchedule, choose_ratio
+from dtopk.solvers.policy import CheckSchedule, StagnationWatch, choose_ratio, weaker_ratio
 from dtopk.solvers.sdca import BlockUpdater, RowConversion, default_block_size
 from dtopk_storage import DualFile, create_dual
 
@@ -34,6 +35,8 @@ Array = NDArray[Any]
 SOLVERS = ("auto", "sdca")
 ACCELERATIONS = ("auto", "on", "off")
 _PROGRESS_ROWS = 4096
+_START_ROWS = 4096
+_LOWEST_FLOAT32_TOL = 1e-6
 
 
 def _check_positive(name: str, value: float) -> None:
@@ -147,10 +150,14 @@ def fit(
         If the duals cannot be written.
     """
     loss.check_n_classes(rows.n_classes)
-    present = np.flatnonzero(class_counts(rows))
-    if len(present) < 2:
-        raise ValueError(
-            f"training rows must have at least two classes, got only class code {present[0]}."
+    n_present = np.count_nonzero(class_counts(rows))
+    if n_present < 2:
+        raise ValueError(f"training rows must have at least two classes, got {n_present}.")
+    if options.dtype == "float32" and options.tol < _LOWEST_FLOAT32_TOL:
+        logger.warning(
+            "tol = %g may be out of reach of float32, whose weights carry 7 digits. "
+            "Compute in float64.",
+            options.tol,
         )
     with contextlib.ExitStack() as stack:
         stack.enter_context(threadpool_limits(options.threads or None, user_api="blas"))
@@ -176,7 +183,7 @@ def _plan(rows: Rows, options: FitOptions) -> MemoryPlan:
         n_classes=rows.n_classes,
         feature_itemsize=rows.itemsize,
         itemsize=np.dtype(options.dtype).itemsize,
-        largest_piece=0 if rows.resident else max(piece.n_rows for piece in rows.pieces),
+        largest_piece=max(piece.n_rows for piece in rows.pieces),
         features_resident=rows.resident,
         limit_bytes=options.memory_limit_bytes,
     )
@@ -199,7 +206,7 @@ def _place_duals(
             n_samples=rows.n_stored,
             n_classes=rows.n_classes,
             dtype=options.dtype,
-            chunk_rows=max(p.chunk_stop - p.chunk_start for p in rows.pieces),
+            chunk_rows=rows.chunk_rows,
         )
     if plan.duals_in_memory:
         return MemoryDuals(rows.n_stored, rows.n_classes, options.dtype), file
@@ -241,6 +248,8 @@ class _Run:
         )
         self.W: Array = np.zeros((self.conversion.width, rows.n_classes), dtype)
         self.centre: MovingCentre | None = None
+        self._exact_dual_weights: Array | None = None
+        self._watch = StagnationWatch()
         self.dual_values = [0.0]
         self.history: list[EpochRecord] = []
         self.certificate_seconds = 0.0
@@ -274,7 +283,8 @@ class _Run:
         while True:
             record = self._pass()
             stop = self._stop_reason(record.epoch)
-            if schedule.due(record.relative_gap) or stop is not None:
+            stagnates = self._watch.stagnates(record.relative_gap)
+            if schedule.due(record.relative_gap) or stagnates or stop is not None:
                 certificate = self._certify()
                 record = self._certified_record(record, certificate)
                 if certificate.certified:
@@ -284,24 +294,29 @@ class _Run:
             self._tell(record)
             if stop is not None:
                 return self._result(certificate, stop)
-            self._advance(record.relative_gap)
+            self._advance(record.relative_gap, stagnates)
 
     def start_from(self, start: StartPoint) -> None:
         """Take duals from a file or from the gradients at weights, and W from the duals."""
         weights = self._started_weights(start.W)
         sums = CertificateSums(self.loss, self.conversion, weights)
-        for visit in self.feed.visit(range(len(self.rows.pieces)), update=True):
-            costs = self._costs(visit)
-            if start.dual is not None:
-                stored = start.dual.read(visit.range.start, visit.range.stop)
-                a = start.dual_factor * stored.astype(np.float64)
-            else:
-                scores = self._scores(visit.piece.X, weights)
-                gradients = self.loss.gradients(scores, visit.piece.labels)
-                a = -costs[:, None] * gradients.astype(np.float64)
-            self.loss.make_feasible(a, visit.piece.labels, costs.astype(np.float64))
-            visit.dual[:] = a
-            sums.add(visit.piece.X, visit.piece.labels, costs, visit.dual)
+        visits = self.feed.visit(range(len(self.rows.pieces)), update=True)
+        with contextlib.closing(visits):
+            for visit in visits:
+                piece, costs = visit.piece, self._costs(visit)
+                for first in range(0, len(costs), _START_ROWS):
+                    part = slice(first, first + _START_ROWS)
+                    X, labels, cost = piece.X[part], piece.labels[part], costs[part]
+                    if start.dual is not None:
+                        low = visit.range.start + first
+                        a = start.dual.read(low, low + len(cost)).astype(np.float64)
+                        a *= start.dual_factor
+                    else:
+                        gradients = self.loss.gradients(self._scores(X, weights), labels)
+                        a = -cost[:, None] * gradients.astype(np.float64)
+                    self.loss.make_feasible(a, labels, cost.astype(np.float64))
+                    visit.dual[part] = a
+                    sums.add(X, labels, cost, visit.dual[part])
         self.W[:] = sums.dual_weights
         self.dual_values = [sums.certificate(self.options.tol).dual_value]
 
@@ -319,7 +334,8 @@ class _Run:
     def _scores(self, X: Array, W: Array) -> Array:
         block = np.empty((len(X), self.conversion.width), W.dtype)
         self.conversion.gather(X, np.arange(len(X)), block)
-        scores: Array = block @ W
+        scores = np.empty((len(X), W.shape[1]), W.dtype)
+        gemm(block, W, scores)
         return scores
 
     def _costs(self, visit: Visit) -> Array:
@@ -382,6 +398,12 @@ class _Run:
         dual_weights = self.W if self.centre is None else self.centre.dual_weights(self.W)
         primal = loss_sum + 0.5 * _squared_norm(self.W)
         dual_value = dual_sum - 0.5 * _squared_norm(dual_weights)
+        if not (math.isfinite(primal) and math.isfinite(dual_value)):
+            raise ValueError(
+                f"primal and dual must stay finite, got {primal!r} and {dual_value!r} in epoch "
+                f"{epoch}: the features or C = {self.options.C!r} are too large for "
+                f"{self.W.dtype.name}. Scale the features, or compute in float64."
+            )
         self.dual_values.append(dual_value)
         return EpochRecord(
             epoch=epoch,
@@ -403,14 +425,21 @@ class _Run:
         return "max_epochs" if epoch >= self.options.max_epochs else None
 
     def _certify(self) -> Certificate:
-        """Recompute primal and dual over all rows, in float64, from W and the duals as kept."""
+        """Recompute primal and dual over all rows, in float64, from W and the duals as kept.
+
+        If training goes on, it goes on from the weights that the duals stand for to the last
+        digit: in float32, W drifts from them.
+        """
         began = time.perf_counter()
         sums = CertificateSums(self.loss, self.conversion, self.W)
         for visit in self.feed.visit(range(len(self.rows.pieces)), update=False):
             piece = visit.piece
             sums.add(piece.X, piece.labels, self._costs(visit), visit.dual)
+        certificate = sums.certificate(self.options.tol)
+        if not certificate.certified:
+            self._exact_dual_weights = sums.dual_weights
         self.certificate_seconds += time.perf_counter() - began
-        return sums.certificate(self.options.tol)
+        return certificate
 
     def _certified_record(self, record: EpochRecord, certificate: Certificate) -> EpochRecord:
         return EpochRecord(
@@ -430,9 +459,12 @@ class _Run:
         for callback in self.callbacks:
             callback.on_epoch(record, self.W)
 
-    def _advance(self, gap: float) -> None:
+    def _advance(self, gap: float, stagnates: bool) -> None:
         """Move the centre of the accelerated loop, or decide whether to start it."""
+        self._take_off_drift()
         if self.centre is not None:
+            if stagnates:
+                self.centre.set_ratio(self.W, weaker_ratio(self.centre.ratio))
             self.centre.advance(self.W)
         elif self.options.acceleration != "off":
             always = self.options.acceleration == "on"
@@ -440,6 +472,18 @@ class _Run:
             if ratio > 1:
                 logger.info("Accelerated outer loop from here, r = %.3g.", ratio)
                 self.centre = MovingCentre(self.W, ratio)
+                self._watch.restart()
+
+    def _take_off_drift(self) -> None:
+        """Make W agree with the duals, whose weights the last certificate has summed anew."""
+        if self._exact_dual_weights is None:
+            return
+        exact = self._exact_dual_weights.astype(self.W.dtype)
+        self._exact_dual_weights = None
+        if self.centre is None:
+            self.W[:] = exact
+        else:
+            self.centre.refresh(self.W, exact)
 
     def _result(self, certificate: Certificate, stop_reason: StopReason) -> FitResult:
         d = self.rows.n_features

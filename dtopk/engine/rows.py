@@ -10,6 +10,9 @@ from dtopk_storage import FeatureStore, check_finite
 
 Array = NDArray[Any]
 
+_PIECE_DUALS = 1 << 25
+"""Most duals in a piece of rows that are in memory."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PieceRange:
@@ -58,6 +61,10 @@ class Rows(Protocol):
         """Rows that the duals' file has, those outside the training split too."""
 
     @property
+    def chunk_rows(self) -> int:
+        """Rows in a chunk, at every multiple of which one starts."""
+
+    @property
     def itemsize(self) -> int:
         """Bytes of a feature at rest."""
 
@@ -72,19 +79,25 @@ class Rows(Protocol):
     def read(self, piece: PieceRange) -> Piece:
         """Read one piece; called from one thread at a time."""
 
+    def read_labels(self, piece: PieceRange) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Read labels and weights of one piece, and no features."""
+
 
 def class_counts(rows: Rows) -> NDArray[np.int64]:
-    """Count the training rows of each class, without reading features where they are on disk.
+    """Count the training rows of each class whose weight is not zero.
 
     Parameters
     ----------
     rows : Rows
+
+    Returns
+    -------
+    ndarray of shape (n_classes,), int64
     """
     counts = np.zeros(rows.n_classes, np.int64)
-    read_labels = getattr(rows, "read_labels", None)
     for piece in rows.pieces:
-        labels = read_labels(piece) if read_labels else rows.read(piece).labels
-        counts += np.bincount(labels, minlength=rows.n_classes)
+        labels, weight = rows.read_labels(piece)
+        counts += np.bincount(labels[weight > 0], minlength=rows.n_classes)
     return counts
 
 
@@ -107,18 +120,25 @@ class ArrayRows:
     ) -> None:
         if len(X) != len(labels):
             raise ValueError(f"X and y must have the same length, got {len(X)} and {len(labels)}.")
-        ones = np.ones(len(X)) if weight is None else weight
-        self._whole = Piece(X=X, labels=labels, weight=ones)
+        self._X, self._labels = X, labels
+        self._weight = np.ones(len(X)) if weight is None else weight
         self.n_features: int = X.shape[1]
         self.n_classes = n_classes
         self.n_stored = len(X)
         self.itemsize: int = X.itemsize
-        n = len(X)
-        self.pieces = (PieceRange(start=0, stop=n, chunk_start=0, chunk_stop=n),)
+        # Rows are shuffled within a piece: as few pieces as leave their duals of moderate size.
+        self.chunk_rows = max(_PIECE_DUALS // n_classes, 1)
+        self.pieces = tuple(_cut_at_chunks(0, len(X), self.chunk_rows, len(X)))
 
     def read(self, piece: PieceRange) -> Piece:
-        """Return the arrays; there is one piece."""
-        return self._whole
+        """Return views of the arrays."""
+        part = slice(piece.start, piece.stop)
+        return Piece(X=self._X[part], labels=self._labels[part], weight=self._weight[part])
+
+    def read_labels(self, piece: PieceRange) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Return views of labels and weights."""
+        part = slice(piece.start, piece.stop)
+        return self._labels[part], self._weight[part]
 
 
 class StoreRows:
@@ -146,6 +166,7 @@ class StoreRows:
         self.n_features = store.n_features
         self.n_classes = store.n_classes
         self.n_stored = store.n_samples
+        self.chunk_rows = store.chunk_rows
         self.itemsize: int = store.dtype.itemsize
         self.pieces = tuple(
             piece
@@ -156,9 +177,10 @@ class StoreRows:
             raise ValueError(f"split {split!r} of {store.path!r} must have rows, got none.")
         self._checked: set[int] = set()
 
-    def read_labels(self, piece: PieceRange) -> NDArray[np.int32]:
-        """Read only the labels of a piece."""
-        return self.store.read_labels(piece.start, piece.stop)
+    def read_labels(self, piece: PieceRange) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Read labels and weights of one piece, and no features."""
+        labels = self.store.read_labels(piece.start, piece.stop)
+        return labels, self.store.read_sample_weight(piece.start, piece.stop)
 
     def read(self, piece: PieceRange) -> Piece:
         """Read a piece.
@@ -172,11 +194,8 @@ class StoreRows:
         if piece.start not in self._checked:
             check_finite(X, piece.start, self.store.path)
             self._checked.add(piece.start)
-        return Piece(
-            X=X,
-            labels=self.read_labels(piece),
-            weight=self.store.read_sample_weight(piece.start, piece.stop),
-        )
+        labels, weight = self.read_labels(piece)
+        return Piece(X=X, labels=labels, weight=weight)
 
 
 def _cut_at_chunks(start: int, stop: int, chunk_rows: int, n_rows: int) -> list[PieceRange]:

@@ -1,6 +1,5 @@
 """The scikit-learn estimator."""
 
-import math
 import sys
 import warnings
 from collections.abc import Iterator
@@ -104,7 +103,7 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
     warm_start : bool, default=False
         Whether to start at the weights of the previous fit, of the same features and classes. It
         saves passes where the loss is smooth and the problem nearly the same; with gamma = 0 the
-        weights say too little about the dual variables. The start takes a copy of X in `dtype`.
+        weights say too little about the dual variables.
     n_jobs : int or None, default=None
         Threads of the matrix products; None or -1: as many as the BLAS library is set to.
     random_state : int, RandomState or None, default=None
@@ -415,11 +414,6 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
 
     def _keep(self, result: FitResult, classes: Array) -> None:
         """Take over what training reached; warn where that is not what was asked for."""
-        if not (np.isfinite(result.W).all() and math.isfinite(result.certificate.primal)):
-            raise ValueError(
-                f"X and C must be small enough for products in {self.dtype}, got weights that are "
-                "NaN or infinite. Scale the features (StandardScaler), or use dtype='float64'."
-            )
         W, intercept = result.W, result.intercept
         if len(classes) == 2:
             W, intercept = W[:, 1:] - W[:, :1], intercept[1:] - intercept[:1]

@@ -58,6 +58,34 @@ class MovingCentre:
         weights: Array = self.ratio * (W - W.dtype.type(self._share) * self._centre)
         return weights
 
+    def set_ratio(self, W: Array, ratio: float) -> None:
+        """Change r with weights and duals as they are: the centre moves to where they agree.
+
+        Parameters
+        ----------
+        W : ndarray of shape (width, n_classes)
+        ratio : float, above 1
+        """
+        dual_weights = self.dual_weights(W)
+        self.ratio = ratio
+        self._place_centre(W, dual_weights)
+
+    def refresh(self, W: Array, dual_weights: Array) -> None:
+        """Take off the rounding that has built up between weights and duals, by the centre.
+
+        Parameters
+        ----------
+        W : ndarray of shape (width, n_classes)
+        dual_weights : ndarray of shape (width, n_classes)
+            X'A, computed anew.
+        """
+        self._place_centre(W, dual_weights)
+
+    def _place_centre(self, W: Array, dual_weights: Array) -> None:
+        """Solve W = c Z + X'A / r for the centre."""
+        kind = W.dtype.type
+        self._centre = ((W - dual_weights / kind(self.ratio)) / kind(self._share)).astype(W.dtype)
+
     def advance(self, W: Array) -> None:
         """Move the centre ahead of W, with momentum, and W with it, in place.
 

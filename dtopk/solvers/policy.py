@@ -10,7 +10,9 @@ _SLOW_LATE = 2.0
 """The same once plain SDCA is well under way, and leaves many passes to go."""
 _MANY_PASSES = 8.0
 _STRENGTH = 6.0
-_RANGE = (3.0, 1000.0)
+_RANGE = (3.0, 300.0)
+_PATIENCE = 15
+_PROGRESS = 0.9
 _MOST_PROGRESS = 30.0
 _MOST_CORRECTION = 100.0
 
@@ -23,11 +25,17 @@ def passes_per_fold(dual_values: list[float]) -> float:
     dual_values : list of float
         D at the start and after every pass, at least three of them. They never fall, and their
         last two ascents are taken for a geometric sequence.
+
+    Returns
+    -------
+    float
+        0 where that is not to be seen.
     """
     before, after = dual_values[-2] - dual_values[-3], dual_values[-1] - dual_values[-2]
-    if after <= 0 or before <= 0:
+    # Ascents that still grow say nothing yet of how they will end.
+    if not 0 < after < before:
         return 0.0
-    return 1.0 / max(math.log(before / after), 1e-4) if after < before else 1e4
+    return 1.0 / math.log(before / after)
 
 
 def choose_ratio(dual_values: list[float], gap: float, tol: float, *, always: bool) -> float:
@@ -64,6 +72,50 @@ def choose_ratio(dual_values: list[float], gap: float, tol: float, *, always: bo
     if not (slow or always):
         return 1.0
     return min(max(_STRENGTH * math.sqrt(passes), _RANGE[0]), _RANGE[1])
+
+
+class StagnationWatch:
+    """Notice when the estimated gap has stopped falling.
+
+    The accelerated loop may swing around the optimum where its ratio is too large for one pass to
+    do most of the work on a subproblem; and in float32 the weights drift from the duals over
+    hundreds of passes.
+    """
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the passes seen."""
+        self._best = math.inf
+        self._passes = 0
+
+    def stagnates(self, estimate: float) -> bool:
+        """Take in the estimate of a pass; say whether the last passes brought nothing.
+
+        Parameters
+        ----------
+        estimate : float
+            Relative gap, estimated.
+        """
+        if abs(estimate) < _PROGRESS * self._best:
+            self._best, self._passes = abs(estimate), 0
+            return False
+        self._passes += 1
+        if self._passes < _PATIENCE:
+            return False
+        self.restart()
+        return True
+
+
+def weaker_ratio(ratio: float) -> float:
+    """Return the next lower r to try where a run stagnates.
+
+    Parameters
+    ----------
+    ratio : float
+    """
+    return max(ratio / 2, _RANGE[0])
 
 
 class CheckSchedule:

@@ -18,11 +18,11 @@ import time
 from pathlib import Path
 
 import numpy as np
-from dtopk_storage import create_store, drop_page_cache, open_store
 
 from dtopk.engine import ArrayRows, Callback, FitOptions, StoreRows, fit
 from dtopk.job.checks import parse_bytes
 from dtopk.losses import make_loss
+from dtopk_storage import create_store, drop_page_cache, open_store
 
 N_FEATURES, N_CLASSES = 1024, 200
 PART_ROWS = 262_144
