@@ -2,7 +2,13 @@
 
 from dtopk.engine.fit import ACCELERATIONS, SOLVERS, FitOptions, StartPoint, fit
 from dtopk.engine.records import Callback, EpochRecord, FitInfo, FitResult
-from dtopk.engine.rows import ArrayRows, Rows, StoreRows, class_counts
+from dtopk.engine.rows import (
+    ArrayRows,
+    Rows,
+    StoreRows,
+    balanced_class_weight,
+    class_counts,
+)
 
 __all__ = [
     "ACCELERATIONS",
@@ -16,6 +22,7 @@ __all__ = [
     "Rows",
     "StartPoint",
     "StoreRows",
+    "balanced_class_weight",
     "class_counts",
     "fit",
 ]

@@ -101,6 +101,31 @@ def class_counts(rows: Rows) -> NDArray[np.int64]:
     return counts
 
 
+def balanced_class_weight(rows: Rows) -> NDArray[np.float64]:
+    """Weigh each class so that all carry the same total weight, as scikit-learn's 'balanced' does.
+
+    A class's weight is the total weight of all rows by (the number of classes that have rows
+    times the total weight of its own rows).
+
+    Parameters
+    ----------
+    rows : Rows
+
+    Returns
+    -------
+    ndarray of shape (n_classes,), float64
+        1 for a class without rows.
+    """
+    totals = np.zeros(rows.n_classes)
+    for piece in rows.pieces:
+        labels, weight = rows.read_labels(piece)
+        totals += np.bincount(labels, weights=weight, minlength=rows.n_classes)
+    weights = np.ones(rows.n_classes)
+    present = totals > 0
+    weights[present] = totals.sum() / (np.count_nonzero(present) * totals[present])
+    return weights
+
+
 class ArrayRows:
     """Rows that are in memory already.
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dtopk.engine import FitOptions, StartPoint, StoreRows
+from dtopk.engine import FitOptions, StartPoint, StoreRows, balanced_class_weight
 from dtopk.job.config import TrainJob
 from dtopk.job.files import job_to_dict, load_job
 from dtopk.job.names import build_loss, check_names, naming_key
@@ -102,13 +102,14 @@ def build_problem(store: FeatureStore, job: TrainJob) -> Problem:
     with naming_key("model.k" if "k" in loss.parameters else "model.loss"):
         loss.check_n_classes(store.n_classes)
     class_rows = _check_splits(store, job)
+    rows = StoreRows(store, job.data.train)
     return Problem(
         job=job,
         store=store,
         loss=loss,
-        rows=StoreRows(store, job.data.train),
+        rows=rows,
         class_rows=class_rows,
-        options=_make_options(store, job, class_rows),
+        options=_make_options(store, job, rows),
         start=_make_start(store, job),
     )
 
@@ -149,7 +150,7 @@ def _count_classes(store: FeatureStore, split: str) -> NDArray[np.int64]:
     return counts
 
 
-def _make_options(store: FeatureStore, job: TrainJob, class_rows: NDArray[np.int64]) -> FitOptions:
+def _make_options(store: FeatureStore, job: TrainJob, rows: StoreRows) -> FitOptions:
     model, solver = job.model, job.solver
     mean = inverse_scale = None
     if job.data.center or job.data.scale:
@@ -169,17 +170,10 @@ def _make_options(store: FeatureStore, job: TrainJob, class_rows: NDArray[np.int
         constant=model.intercept_scaling if model.fit_intercept else 0.0,
         mean=mean,
         inverse_scale=inverse_scale,
-        class_weight=_balance(class_rows) if model.class_weight == "balanced" else None,
+        class_weight=balanced_class_weight(rows) if model.class_weight == "balanced" else None,
         threads=job.resources.threads,
         memory_limit_bytes=job.resources.memory_limit_bytes or None,
     )
-
-
-def _balance(rows_by_class: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Weigh classes by n_samples / (number of classes that have rows * rows of the class)."""
-    present = np.count_nonzero(rows_by_class)
-    weights: NDArray[np.float64] = rows_by_class.sum() / (present * np.maximum(rows_by_class, 1.0))
-    return weights
 
 
 def _make_start(store: FeatureStore, job: TrainJob) -> StartPoint | None:
