@@ -1,6 +1,7 @@
 """The engine: passes over rows on one machine, with read-ahead, streaming and certificates."""
 
-from dtopk.engine.fit import ACCELERATIONS, SOLVERS, FitOptions, StartPoint, fit
+from dtopk.engine.fit import fit
+from dtopk.engine.options import ACCELERATIONS, SOLVERS, FitOptions, StartPoint
 from dtopk.engine.records import Callback, EpochRecord, FitInfo, FitResult
 from dtopk.engine.rows import (
     ArrayRows,

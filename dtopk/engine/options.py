@@ -1,0 +1,88 @@
+"""What a training run is told: the problem beside its loss and rows, and how it is solved."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from dtopk_storage import DualFile
+
+Array = NDArray[Any]
+
+SOLVERS = ("auto", "sdca")
+ACCELERATIONS = ("auto", "on", "off")
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be finite and above 0, got {value!r}.")
+
+
+def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """The problem beside its loss and its rows, and how it is solved."""
+
+    C: float = 1.0
+    """Weight of the loss against |W|^2 / 2, per row."""
+    tol: float = 1e-3
+    """Relative duality gap at which training stops."""
+    max_epochs: int = 200
+    """Passes after which training stops all the same."""
+    time_limit_s: float = math.inf
+    """Seconds after which training stops all the same."""
+    solver: str = "auto"
+    """'sdca', or 'auto' for the solver that suits the loss."""
+    dtype: str = "float32"
+    """Of weights, scores and duals: 'float32' or 'float64'."""
+    block_size: int = 0
+    """Rows solved together; 0: from the number of classes."""
+    seed: int = 0
+    """Of the order of the rows."""
+    acceleration: str = "auto"
+    """Accelerated outer loop: 'auto' where plain SDCA is slow, 'on' or 'off'."""
+    constant: float = 0.0
+    """Value of the constant feature whose weights are the intercept; 0: no intercept."""
+    mean: Array | None = None
+    """Subtracted from every row, of shape (n_features,); None: nothing is."""
+    inverse_scale: Array | None = None
+    """Multiplied with every row after that, of shape (n_features,)."""
+    class_weight: Array | None = None
+    """Weight of the rows of each class, of shape (n_classes,); None: 1."""
+    threads: int = 0
+    """Threads of the matrix products; 0: all."""
+    memory_limit_bytes: int | None = None
+    """What features, duals and weights may take; None: a share of what is free."""
+
+    def __post_init__(self) -> None:
+        _check_positive("C", self.C)
+        _check_positive("tol", self.tol)
+        if not self.time_limit_s > 0:
+            raise ValueError(f"time_limit_s must be above 0, got {self.time_limit_s!r}.")
+        for name, least in (("max_epochs", 1), ("block_size", 0), ("seed", 0), ("threads", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)!r}.")
+        _check_choice("solver", self.solver, SOLVERS)
+        _check_choice("dtype", self.dtype, ("float32", "float64"))
+        _check_choice("acceleration", self.acceleration, ACCELERATIONS)
+        if not math.isfinite(self.constant):
+            raise ValueError(f"constant must be finite, got {self.constant!r}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartPoint:
+    """Where training starts instead of at zero. One of the two is given."""
+
+    W: Array | None = None
+    """Weights of shape (n_features, n_classes), or with a last row for the constant feature; the
+    duals start at minus C times the loss's gradients there."""
+    dual: DualFile | None = None
+    """Duals of the same rows."""
+    dual_factor: float = 1.0
+    """What to multiply them with: the new C by the old one."""
