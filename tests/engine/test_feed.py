@@ -108,7 +108,7 @@ def test_pieces_of_one_chunk_leave_the_other_rows_of_it_alone(tmp_path):
 
 @pytest.mark.parametrize("broken", [0, 8, 20])
 def test_a_reading_error_comes_through_at_its_piece(broken):
-    seen = []
+    seen: list[int] = []
     with Feed(ListedRows(broken), memory_duals(), keep_features=False) as feed:
         with pytest.raises(OSError, match=f"chunk at row {broken} is gone"):
             seen.extend(v.range.start for v in feed.visit(range(6), update=True))

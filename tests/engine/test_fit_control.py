@@ -57,9 +57,9 @@ def data():
 
 
 def train(data, *, callbacks=(), dual_path=None, **options):
-    rows = ArrayRows(*data, M)
-    options = FitOptions(**{"block_size": 256, **options})
-    return fit(rows, LOSS, options, callbacks=callbacks, dual_path=dual_path)
+    X, y = data
+    fit_options = FitOptions(**{"block_size": 256, **options})
+    return fit(ArrayRows(X, y, M), LOSS, fit_options, callbacks=callbacks, dual_path=dual_path)
 
 
 def certified_again(data, result, dual_path, C=1.0):

@@ -6,7 +6,7 @@ import pytest
 from dtopk import testing
 from dtopk.engine import ArrayRows, FitOptions, StartPoint, class_counts, fit
 from dtopk.losses import make_loss
-from dtopk_storage import DatasetError, create_store, open_dual, open_store
+from dtopk_storage import open_dual
 
 N, D, M = 160, 6, 5
 SMOOTH = make_loss("topk_hinge_beta", k=2, gamma=0.5)
@@ -52,7 +52,9 @@ def test_rows_without_weight_do_not_matter(loss):
     weight = (np.arange(N) % 4 > 0).astype(float)
     wild = X.copy()
     wild[::4] = 1e3
-    assert_same_optimum(train(loss, wild, y, weight=weight), train(loss, X[weight > 0], y[weight > 0]))
+    assert_same_optimum(
+        train(loss, wild, y, weight=weight), train(loss, X[weight > 0], y[weight > 0])
+    )
 
 
 @losses
@@ -116,13 +118,15 @@ def test_extreme_C_gives_an_honest_certificate(loss, C):
     for dtype in ("float32", "float64"):
         result = train(loss, X, y, C=C, dtype=dtype, tol=1e-3, max_epochs=30)
         assert np.isfinite(result.W).all()
-        primal = testing.primal_value(loss, X, y, np.full(N, float(np.dtype(dtype).type(C))), result.W)
+        primal = testing.primal_value(
+            loss, X, y, np.full(N, float(np.dtype(dtype).type(C))), result.W
+        )
         assert result.certificate.primal == pytest.approx(primal, rel=1e-9)
         assert result.certificate.duality_gap >= -1e-9 * primal
 
 
 def test_a_tiny_C_leaves_weights_that_are_the_sum_of_full_duals():
-    """At C = 1e-8 no margin moves: every dual is at its largest, W = C sum_i x_i (e_y - 1/4 ...)."""
+    """At C = 1e-8 no margin moves: W = C sum_i x_i (e_y - the mean of the others)."""
     X, y = problem()
     result = train(make_loss("topk_hinge_beta", k=4), X, y, C=1e-8)
     duals = np.full((N, M), -0.25e-8)

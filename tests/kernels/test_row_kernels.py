@@ -48,7 +48,9 @@ def test_gather_rows_takes_a_slice_of_a_wider_array(rng, dtype):
 
 
 def test_gather_rows_of_no_rows_leaves_out_empty():
-    gather_rows(np.zeros((3, 2), np.float16), np.empty(0, np.int64), None, None, 1.0, np.empty((0, 3)))
+    gather_rows(
+        np.zeros((3, 2), np.float16), np.empty(0, np.int64), None, None, 1.0, np.empty((0, 3))
+    )
 
 
 @pytest.mark.parametrize("dtype", COMPUTE)

@@ -56,7 +56,9 @@ def test_solve_softmax_row_equals_a_bracketed_root(rng):
         # t decides w by relative errors: its own rounding is all that is lost.
         tolerance = 1e-13 * max(abs(expected), 1)
         assert t == pytest.approx(expected, abs=16 * tolerance)
-        np.testing.assert_allclose(w, testing.lambert_v(b - expected), rtol=64 * tolerance, atol=1e-290)
+        np.testing.assert_allclose(
+            w, testing.lambert_v(b - expected), rtol=64 * tolerance, atol=1e-290
+        )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -78,7 +80,9 @@ def test_a_warm_start_changes_nothing_but_the_way(rng, dtype):
         spike[2] = al
         for guess in (cold, np.full_like(b, al / b.size), spike, np.roll(cold, 3)):
             warm, _ = _solve(b, al, guess)
-            np.testing.assert_allclose(warm, cold, rtol=min(tolerance, 0.1), atol=1e-6 * al * tolerance)
+            np.testing.assert_allclose(
+                warm, cold, rtol=min(tolerance, 0.1), atol=1e-6 * al * tolerance
+            )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -2,9 +2,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from tests.loss_cases import loss_cases, loss_id
 
 from dtopk.losses import available, make_loss
+from tests.loss_cases import loss_cases, loss_id
 
 HINGES = ("topk_hinge_alpha", "topk_hinge_alpha_incl", "topk_hinge_beta")
 

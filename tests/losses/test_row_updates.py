@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.loss_cases import loss_cases, loss_id
 
 from dtopk import testing
+from tests.loss_cases import loss_cases, loss_id
 
 N_CLASSES = 7
 every_loss = pytest.mark.parametrize("loss", loss_cases(N_CLASSES), ids=loss_id)

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
-from tests.loss_cases import loss_cases, loss_id
 
 from dtopk import testing
 from dtopk.solvers.acceleration import MovingCentre
 from dtopk.solvers.sdca import BlockUpdater, RowConversion
+from tests.loss_cases import loss_cases, loss_id
 
 N, D, M = 80, 6, 7
 
@@ -60,3 +60,24 @@ def test_float32_weights_stay_float32():
     centre.advance(W)
     assert W.dtype == np.float32
     assert centre.dual_weights(W).dtype == np.float32
+
+
+@pytest.mark.parametrize("ratio", [3.0, 30.0])
+def test_a_new_ratio_leaves_weights_and_duals_as_they_are(rng, ratio):
+    W = rng.normal(size=(D, M))
+    centre = MovingCentre(W, 10.0)
+    W += rng.normal(size=(D, M))
+    centre.advance(W)
+    before, duals = W.copy(), centre.dual_weights(W)
+    centre.set_ratio(W, ratio)
+    assert centre.ratio == ratio
+    np.testing.assert_array_equal(W, before)
+    np.testing.assert_allclose(centre.dual_weights(W), duals, atol=1e-12)
+
+
+def test_refreshed_weights_of_the_duals_are_those_given(rng):
+    W = rng.normal(size=(D, M)).astype(np.float32)
+    centre = MovingCentre(W, 10.0)
+    exact = centre.dual_weights(W) + np.float32(1e-3)
+    centre.refresh(W, exact)
+    np.testing.assert_allclose(centre.dual_weights(W), exact, atol=1e-5)

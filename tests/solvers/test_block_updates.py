@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from tests.loss_cases import loss_cases, loss_id
 
 from dtopk import testing
 from dtopk.losses import make_loss
 from dtopk.solvers.sdca import BlockUpdater, RowConversion, default_block_size
+from tests.loss_cases import loss_cases, loss_id
 
 N, D, M = 150, 9, 7
 every_loss = pytest.mark.parametrize("loss", loss_cases(M), ids=loss_id)
@@ -125,9 +125,7 @@ def test_centring_scaling_and_a_constant_equal_training_on_converted_rows(dtype)
 def test_timings_add_up_to_their_total():
     X, y = problem()
     updater = BlockUpdater(SMOOTH, RowConversion(n_features=D, dtype=np.dtype(float)), M, 64)
-    updater.update(
-        X, y, np.ones(N), np.zeros((N, M)), np.arange(64), np.zeros((D, M)), 1.0
-    )
+    updater.update(X, y, np.ones(N), np.zeros((N, M)), np.arange(64), np.zeros((D, M)), 1.0)
     timings = updater.timings
     parts = (timings.convert, timings.gram, timings.scores, timings.inner, timings.values)
     assert min(parts) > 0

@@ -4,12 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from tests.loss_cases import loss_cases, loss_id
 
 from dtopk import testing
 from dtopk.losses import make_loss
 from dtopk.solvers.certificate import Certificate, CertificateSums, relative_gap
 from dtopk.solvers.sdca import BlockUpdater, RowConversion
+from tests.loss_cases import loss_cases, loss_id
 
 N, D, M = 60, 5, 7
 every_loss = pytest.mark.parametrize("loss", loss_cases(M), ids=loss_id)

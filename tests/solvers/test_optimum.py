@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
-from tests.loss_cases import loss_cases, loss_id
 
 from dtopk import testing
 from dtopk.engine import ArrayRows, FitOptions, fit
 from dtopk.losses import make_loss
+from tests.loss_cases import loss_cases, loss_id
 
 N_CLASSES = 6
 TOL = 1e-7
@@ -65,7 +65,9 @@ def defined_loss(loss, u, label):
 
 def optimum_by_cvxpy(loss, X, y, costs):
     W = cp.Variable((X.shape[1], N_CLASSES))
-    losses = [c * defined_loss(loss, x @ W, int(label)) for x, label, c in zip(X, y, costs, strict=True)]
+    losses = [
+        c * defined_loss(loss, x @ W, int(label)) for x, label, c in zip(X, y, costs, strict=True)
+    ]
     problem = cp.Problem(cp.Minimize(cp.sum(cp.hstack(losses)) + 0.5 * cp.sum_squares(W)))
     return problem.solve(solver=cp.CLARABEL, tol_gap_rel=1e-9, tol_gap_abs=1e-9, tol_feas=1e-9)
 
@@ -92,6 +94,18 @@ def test_certified_value_equals_that_of_a_convex_solver_for_any_weights(name, C,
     assert result.stop_reason == "tolerance"
     expected = optimum_by_cvxpy(loss, X, y, C * weight)
     assert result.certificate.primal == pytest.approx(expected, rel=AGREEMENT)
+
+
+@pytest.mark.parametrize("acceleration", ["auto", "on"])
+@pytest.mark.parametrize("name", ["topk_hinge_alpha", "topk_hinge_alpha_incl", "topk_hinge_beta"])
+@pytest.mark.parametrize("C", [1.0, 10.0])
+def test_accelerated_training_of_a_nonsmooth_loss_does_not_swing_for_ever(name, acceleration, C):
+    """With few rows one pass is too coarse for a large ratio, which must then be lowered."""
+    X, y = small_problem()
+    for k in (1, 2):
+        loss = make_loss(name, k=k)
+        result = train(loss, X, y, C=C, tol=1e-5, max_epochs=1500, acceleration=acceleration)
+        assert result.stop_reason == "tolerance"
 
 
 @pytest.mark.parametrize("loss", loss_cases(N_CLASSES), ids=loss_id)

@@ -40,7 +40,9 @@ def test_nothing_is_decided_from_fewer_than_three_passes():
 
 def test_the_ratio_grows_with_the_root_of_the_passes_up_to_a_bound():
     """Ascents fall by 0.9: T = 1/log(1/0.9) = 9.49, r = 6 sqrt(T) = 18.5."""
-    assert choose_ratio(geometric(0.9, 3), 0.5, 1e-3, always=False) == pytest.approx(18.48, abs=0.01)
+    assert choose_ratio(geometric(0.9, 3), 0.5, 1e-3, always=False) == pytest.approx(
+        18.48, abs=0.01
+    )
     assert choose_ratio(geometric(1 - 1e-9, 3), 0.5, 1e-3, always=False) <= 1000
     assert choose_ratio(geometric(1e-6, 3), 0.5, 1e-3, always=True) >= 2
 
