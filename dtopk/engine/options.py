@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from dtopk_storage import DualFile
@@ -73,6 +74,21 @@ class FitOptions:
         _check_choice("acceleration", self.acceleration, ACCELERATIONS)
         if not math.isfinite(self.constant):
             raise ValueError(f"constant must be finite, got {self.constant!r}.")
+        self._check_arrays()
+
+    def _check_arrays(self) -> None:
+        limits = np.finfo(self.dtype)
+        least, most = float(limits.tiny), float(limits.max)
+        if not least <= self.C <= most:
+            # Rounded to zero, it would give a problem that any weights solve.
+            raise ValueError(
+                f"C must be between {least:.3g} and {most:.3g} in {self.dtype}, got {self.C!r}."
+            )
+        if (self.mean is None) != (self.inverse_scale is None):
+            raise ValueError("mean and inverse_scale must be given together, got one of them.")
+        weights = self.class_weight
+        if weights is not None and not (np.isfinite(weights) & (weights >= 0)).all():
+            raise ValueError(f"class_weight must be finite and at least 0, got {weights!r}.")
 
 
 @dataclass(frozen=True, kw_only=True)

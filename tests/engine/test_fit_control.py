@@ -225,6 +225,11 @@ def test_the_base_callback_does_nothing(data):
         ({"dtype": "float16"}, r"dtype must be one of 'float32', 'float64', got 'float16'\."),
         ({"acceleration": True}, r"acceleration must be one of 'auto', 'on', 'off', got True\."),
         ({"constant": np.inf}, r"constant must be finite, got inf\."),
+        ({"C": 1e-40}, r"C must be between 1\.18e-38 and 3\.4e\+38 in float32, got 1e-40\."),
+        ({"C": 1e39}, r"C must be between 1\.18e-38 and 3\.4e\+38 in float32, got 1e\+39\."),
+        ({"mean": np.ones(3)}, r"mean and inverse_scale must be given together, got one of them\."),
+        ({"class_weight": np.array([1.0, -1.0])}, r"class_weight must be finite and at least 0"),
+        ({"class_weight": np.array([1.0, np.nan])}, r"class_weight must be finite and at least 0"),
     ],
 )
 def test_an_option_that_breaks_its_rule_is_refused(options, message):
