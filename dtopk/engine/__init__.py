@@ -7,8 +7,8 @@ from dtopk.engine.rows import (
     ArrayRows,
     Rows,
     StoreRows,
-    balanced_class_weight,
-    class_counts,
+    balance_classes,
+    class_totals,
 )
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
     "Rows",
     "StartPoint",
     "StoreRows",
-    "balanced_class_weight",
-    "class_counts",
+    "balance_classes",
+    "class_totals",
     "fit",
 ]

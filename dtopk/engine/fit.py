@@ -15,7 +15,7 @@ from dtopk.engine.interruption import Interruption
 from dtopk.engine.memory import MemoryPlan, plan_memory
 from dtopk.engine.options import FitOptions, StartPoint
 from dtopk.engine.records import Callback, FitResult
-from dtopk.engine.rows import Rows, class_counts
+from dtopk.engine.rows import Rows, class_totals
 from dtopk.engine.run import Run
 from dtopk.losses import Loss
 from dtopk_storage import DualFile, create_dual
@@ -63,7 +63,7 @@ def fit(
         If the duals cannot be written.
     """
     loss.check_n_classes(rows.n_classes)
-    n_present = np.count_nonzero(class_counts(rows))
+    n_present = np.count_nonzero(class_totals(rows))
     if n_present < 2:
         raise ValueError(f"training rows must have at least two classes, got {n_present}.")
     if options.dtype == "float32" and options.tol < _LOWEST_FLOAT32_TOL:

@@ -102,3 +102,7 @@ class StartPoint:
     """Duals of the same rows."""
     dual_factor: float = 1.0
     """What to multiply them with: the new C by the old one."""
+
+    def __post_init__(self) -> None:
+        if (self.W is None) == (self.dual is None):
+            raise ValueError("start must be given by W or by dual, got both or neither of them.")

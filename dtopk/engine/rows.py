@@ -83,29 +83,8 @@ class Rows(Protocol):
         """Read labels and weights of one piece, and no features."""
 
 
-def class_counts(rows: Rows) -> NDArray[np.int64]:
-    """Count the training rows of each class whose weight is not zero.
-
-    Parameters
-    ----------
-    rows : Rows
-
-    Returns
-    -------
-    ndarray of shape (n_classes,), int64
-    """
-    counts = np.zeros(rows.n_classes, np.int64)
-    for piece in rows.pieces:
-        labels, weight = rows.read_labels(piece)
-        counts += np.bincount(labels[weight > 0], minlength=rows.n_classes)
-    return counts
-
-
-def balanced_class_weight(rows: Rows) -> NDArray[np.float64]:
-    """Weigh each class so that all carry the same total weight, as scikit-learn's 'balanced' does.
-
-    A class's weight is the total weight of all rows by (the number of classes that have rows
-    times the total weight of its own rows).
+def class_totals(rows: Rows) -> NDArray[np.float64]:
+    """Sum the weights of the training rows of each class.
 
     Parameters
     ----------
@@ -114,14 +93,32 @@ def balanced_class_weight(rows: Rows) -> NDArray[np.float64]:
     Returns
     -------
     ndarray of shape (n_classes,), float64
-        1 for a class without rows.
     """
     totals = np.zeros(rows.n_classes)
     for piece in rows.pieces:
         labels, weight = rows.read_labels(piece)
         totals += np.bincount(labels, weights=weight, minlength=rows.n_classes)
-    weights = np.ones(rows.n_classes)
+    return totals
+
+
+def balance_classes(totals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Weigh each class so that all carry the same total weight, as scikit-learn's 'balanced' does.
+
+    A class's weight is the total of all rows by (the number of classes that have rows times the
+    total of its own rows).
+
+    Parameters
+    ----------
+    totals : ndarray of shape (n_classes,), float64
+        The sum of the weights of each class's rows.
+
+    Returns
+    -------
+    ndarray of shape (n_classes,), float64
+        1 for a class without rows.
+    """
     present = totals > 0
+    weights = np.ones(len(totals))
     weights[present] = totals.sum() / (np.count_nonzero(present) * totals[present])
     return weights
 

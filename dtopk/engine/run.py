@@ -22,6 +22,7 @@ from dtopk.solvers.acceleration import MovingCentre
 from dtopk.solvers.certificate import Certificate, CertificateSums, relative_gap
 from dtopk.solvers.policy import CheckSchedule, StagnationWatch, choose_ratio, weaker_ratio
 from dtopk.solvers.sdca import BlockUpdater, RowConversion, default_block_size
+from dtopk_storage import DualFile
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +119,7 @@ class Run:
     def start_from(self, start: StartPoint) -> None:
         """Take duals from a file or from the gradients at weights, and W from the duals."""
         weights = self._started_weights(start.W)
+        self._check_duals(start.dual)
         sums = CertificateSums(self.loss, self.conversion, weights)
         visits = self.feed.visit(range(len(self.rows.pieces)), update=True)
         with contextlib.closing(visits):
@@ -133,11 +135,19 @@ class Run:
                     else:
                         gradients = self.loss.gradients(self._scores(X, weights), labels)
                         a = -cost[:, None] * gradients.astype(np.float64)
-                    self.loss.make_feasible(a, labels, cost.astype(np.float64))
+                    self.loss.make_feasible(a, labels, cost)
                     visit.dual[part] = a
                     sums.add(X, labels, cost, visit.dual[part])
         self.W[:] = sums.dual_weights
         self.dual_values = [sums.certificate(self.options.tol).dual_value]
+
+    def _check_duals(self, dual: DualFile | None) -> None:
+        wanted = (self.rows.n_stored, self.rows.n_classes)
+        if dual is not None and (dual.n_samples, dual.n_classes) != wanted:
+            raise ValueError(
+                f"start duals must have {wanted[0]} rows and {wanted[1]} classes, got "
+                f"{dual.n_samples} and {dual.n_classes} in {dual.path!r}."
+            )
 
     def _started_weights(self, W: Array | None) -> Array:
         weights = np.zeros_like(self.W)
@@ -157,12 +167,11 @@ class Run:
         gemm(block, W, scores)
         return scores
 
-    def _costs(self, visit: Visit) -> Array:
-        """Return C times the weight of each row of a piece."""
-        weight = visit.piece.weight
+    def _costs(self, visit: Visit) -> NDArray[np.float64]:
+        """Return C times the weight of each row of a piece, in float64."""
+        costs = self.options.C * visit.piece.weight
         if self.options.class_weight is not None:
-            weight = weight * self.options.class_weight[visit.piece.labels]
-        costs: Array = (self.options.C * weight).astype(self.W.dtype)
+            costs = costs * self.options.class_weight[visit.piece.labels]
         return costs
 
     def _pass(self) -> EpochRecord:
@@ -186,7 +195,7 @@ class Run:
     def _visit(self, visit: Visit, seed: list[int]) -> Iterator[tuple[int, float, float]]:
         """Update a piece block by block; yield the rows, loss and dual of each block."""
         piece = visit.piece
-        costs = self._costs(visit)
+        costs = self._costs(visit).astype(self.W.dtype)
         order = np.random.default_rng(seed).permutation(len(piece.labels))
         for start in range(0, len(order), self.updater.block_size):
             rows = order[start : start + self.updater.block_size]

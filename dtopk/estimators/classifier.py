@@ -23,6 +23,7 @@ from dtopk.engine import (
     Rows,
     StartPoint,
     StoreRows,
+    class_totals,
 )
 from dtopk.engine import fit as fit_rows
 from dtopk.estimators.inputs import iter_features, load_zarr
@@ -382,10 +383,7 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
         if store.kind != "multiclass":
             raise ValueError(f"kind of {store.path!r} must be 'multiclass', got {store.kind!r}.")
         rows = StoreRows(store, "train")
-        totals = np.zeros(store.n_classes)
-        for piece in rows.pieces:
-            weight = store.read_sample_weight(piece.start, piece.stop)
-            totals += np.bincount(rows.read_labels(piece), weight, store.n_classes)
+        totals = class_totals(rows)
         self.n_features_in_ = store.n_features
         self.__dict__.pop("feature_names_in_", None)
         return rows, store.classes, totals

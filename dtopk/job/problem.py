@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dtopk.engine import FitOptions, StartPoint, StoreRows, balanced_class_weight
+from dtopk.engine import FitOptions, StartPoint, StoreRows, balance_classes, class_totals
 from dtopk.job.config import TrainJob
 from dtopk.job.files import job_to_dict, load_job
 from dtopk.job.names import build_loss, check_names, naming_key
@@ -157,6 +157,9 @@ def _make_options(store: FeatureStore, job: TrainJob, rows: StoreRows) -> FitOpt
         mean = store.mean if job.data.center else np.zeros(store.n_features)
         scale = feature_scale(store) if job.data.scale else np.ones(store.n_features)
         inverse_scale = 1.0 / scale
+    class_weight = None
+    if model.class_weight == "balanced":
+        class_weight = balance_classes(class_totals(rows))
     return FitOptions(
         C=model.C,
         tol=solver.tol,
@@ -170,7 +173,9 @@ def _make_options(store: FeatureStore, job: TrainJob, rows: StoreRows) -> FitOpt
         constant=model.intercept_scaling if model.fit_intercept else 0.0,
         mean=mean,
         inverse_scale=inverse_scale,
-        class_weight=balanced_class_weight(rows) if model.class_weight == "balanced" else None,
+        class_weight=balance_classes(class_totals(rows))
+        if model.class_weight == "balanced"
+        else None,
         threads=job.resources.threads,
         memory_limit_bytes=job.resources.memory_limit_bytes or None,
     )

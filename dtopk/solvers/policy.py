@@ -10,11 +10,17 @@ _SLOW_LATE = 2.0
 """The same once plain SDCA is well under way, and leaves many passes to go."""
 _MANY_PASSES = 8.0
 _STRENGTH = 6.0
+"""r is so many times the root of the passes per fold; see `choose_ratio`."""
 _RANGE = (3.0, 300.0)
+"""Least and greatest r: below, the momentum is hardly any; above, steps become too short."""
 _PATIENCE = 15
+"""A run stagnates after so many passes without progress."""
 _PROGRESS = 0.9
+"""Progress is an estimated gap below this share of the least one before."""
 _MOST_PROGRESS = 30.0
+"""One pass is not believed to divide the gap by more: estimates swing around zero."""
 _MOST_CORRECTION = 100.0
+"""A missed check puts the next one off by at most this factor of the gap."""
 
 
 def passes_per_fold(dual_values: list[float]) -> float:
@@ -87,7 +93,7 @@ class StagnationWatch:
 
     def restart(self) -> None:
         """Forget the passes seen."""
-        self._best = math.inf
+        self._best = 1.0
         self._passes = 0
 
     def stagnates(self, estimate: float) -> bool:
@@ -98,8 +104,9 @@ class StagnationWatch:
         estimate : float
             Relative gap, estimated.
         """
-        if abs(estimate) < _PROGRESS * self._best:
-            self._best, self._passes = abs(estimate), 0
+        size = max(abs(estimate), self._best / _MOST_PROGRESS)
+        if size < _PROGRESS * self._best:
+            self._best, self._passes = size, 0
             return False
         self._passes += 1
         if self._passes < _PATIENCE:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dtopk import testing
-from dtopk.engine import ArrayRows, FitOptions, StartPoint, class_counts, fit
+from dtopk.engine import ArrayRows, FitOptions, StartPoint, class_totals, fit
 from dtopk.losses import make_loss
 from dtopk_storage import open_dual
 
@@ -231,9 +231,9 @@ def test_zero_rows_do_not_keep_the_gap_open():
             assert result.stop_reason == "tolerance"
 
 
-def test_class_counts_count_every_piece(tmp_path):
+def test_class_totals_count_every_piece(tmp_path):
     X, y = problem()
-    np.testing.assert_array_equal(class_counts(ArrayRows(X, y, M)), np.bincount(y, minlength=M))
+    np.testing.assert_array_equal(class_totals(ArrayRows(X, y, M)), np.bincount(y, minlength=M))
 
 
 def test_a_nan_in_memory_is_no_certificate():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dtopk import testing
-from dtopk.engine import ArrayRows, FitOptions, StartPoint, StoreRows, class_counts, fit
+from dtopk.engine import ArrayRows, FitOptions, StartPoint, StoreRows, class_totals, fit
 from dtopk.losses import make_loss
 from dtopk_storage import DatasetError, create_store, open_dual, open_store
 
@@ -187,11 +187,11 @@ def test_an_unknown_or_empty_split_is_refused(tmp_path):
         StoreRows(store, "trian")
 
 
-def test_class_counts_are_those_of_the_split(tmp_path):
+def test_class_totals_are_those_of_the_split(tmp_path):
     store = make_store(tmp_path / "s", CUT)
     y = store.read_labels(0, store.n_samples)[rows_of(store, "train")]
     np.testing.assert_array_equal(
-        class_counts(StoreRows(store, "train")), np.bincount(y, minlength=M)
+        class_totals(StoreRows(store, "train")), np.bincount(y, minlength=M)
     )
 
 
