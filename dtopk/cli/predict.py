@@ -22,7 +22,7 @@ from dtopk_storage import open_store
 @click.argument("output_path", metavar="OUTPUT")
 @click.option("--split", default="", help="Split of the store to predict; all rows without it.")
 @click.option("--k", type=int, default=None, help="Classes of a row.  [default: 5, at most all]")
-@click.option("--overwrite", is_flag=True, help="Replace an output that is there.")
+@click.option("--overwrite", is_flag=True, help="Replace predictions that are there.")
 @json_option
 def predict(
     model_path: str,
@@ -44,7 +44,7 @@ def predict(
     if not 1 <= k <= model.n_classes:
         raise ValueError(f"k must be between 1 and n_classes = {model.n_classes}, got {k}.")
     target = Path(output_path)
-    check_target(target, overwrite=overwrite)
+    check_target(target, Path(input_path), overwrite=overwrite)
     n_rows, batches = _open_input(Path(input_path), split, model)
     done = 0
     with (

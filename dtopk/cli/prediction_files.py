@@ -21,19 +21,46 @@ from dtopk_storage.chunked import ChunkedArray
 WriteTop = Callable[[TopClasses], None]
 
 _ZARR_CHUNK_ROWS = 65536
+_ZARR_MARK = "dtopk_predictions"
+"""Attribute of a group of predictions, whose value is the version of its layout."""
+_ZARR_VERSION = 1
 
 
-def check_target(path: Path, *, overwrite: bool) -> None:
-    """Refuse an extension that is not known and, unless told otherwise, a path that is taken."""
+def check_target(path: Path, source: Path, *, overwrite: bool) -> None:
+    """Refuse a path that predictions may not be written to.
+
+    Parameters
+    ----------
+    path : Path
+        Where predictions are to go.
+    source : Path
+        What is predicted; never to be overwritten.
+    overwrite : bool
+        Whether predictions that are there may be replaced.
+
+    Raises
+    ------
+    ValueError
+        If the extension is not known, or the path is taken by what may not be replaced.
+    """
     if path.suffix not in _OPENERS:
         raise ValueError(
             f"name of the output must end in {', '.join(map(repr, _OPENERS))}, got {str(path)!r}."
         )
     if path.suffix == ".parquet":
         _import_pyarrow()
-    if path.exists() and not overwrite:
+    if path.resolve() == source.resolve():
+        raise ValueError(f"output must be another path than the input, got {str(path)!r}.")
+    if not path.exists():
+        return
+    if not overwrite:
         raise ValueError(
             f"output must be a new path, got {str(path)!r}. Choose another one or use --overwrite."
+        )
+    if not (_is_predictions_group(path) if path.suffix == ".zarr" else path.is_file()):
+        raise ValueError(
+            f"output must be a new path or predictions of dtopk, got {str(path)!r}, which holds "
+            "something else. Choose another one, or remove it yourself."
         )
 
 
@@ -108,11 +135,24 @@ def _open_zarr(path: Path, model: Model, n_rows: int, k: int) -> Iterator[WriteT
             scores.append(top.scores)
 
         yield write
-        if path.exists():
-            shutil.rmtree(path)
-        partial.rename(path)
+        _exchange(partial, path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _exchange(new: Path, path: Path) -> None:
+    """Give a folder its name; what had it before is put aside, and removed once that is done."""
+    if not path.exists():
+        new.rename(path)
+        return
+    old = path.with_name(f".{path.name}.old-{os.getpid()}")
+    path.rename(old)
+    try:
+        new.rename(path)
+    except OSError:
+        old.rename(path)
+        raise
+    shutil.rmtree(old)
 
 
 class _ZarrColumn:
@@ -163,9 +203,18 @@ def _columns(top: TopClasses) -> dict[str, NDArray[Any]]:
 
 
 def _zarr_group(model: Model) -> str:
-    attributes = {"class_names": model.classes.tolist()}
+    attributes = {_ZARR_MARK: _ZARR_VERSION, "class_names": model.classes.tolist()}
     group = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
     return json.dumps(group, indent=2)
+
+
+def _is_predictions_group(path: Path) -> bool:
+    """Look for the mark that `_zarr_group` leaves."""
+    try:
+        group = json.loads((path / "zarr.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(group, dict) and _ZARR_MARK in group.get("attributes", {})
 
 
 def _import_pyarrow() -> tuple[Any, Any]:

@@ -7,7 +7,8 @@ import pytest
 
 from dtopk.cli import prediction_files
 from dtopk.model import load_model
-from tests.small_stores import make_rows
+from dtopk_storage import open_store
+from tests.small_stores import make_rows, make_store
 
 
 @pytest.fixture
@@ -91,6 +92,39 @@ def test_predict_replaces_only_when_told(call, store, model_path, tmp_path, name
     assert result.status == 2
     assert "output must be a new path, got" in result.err
     assert call("predict", model_path, store.path, target, "--overwrite").status == 0
+
+
+@pytest.mark.parametrize("spelling", ["{}", "{}/", "{}/../small.zarr"])
+def test_predict_never_writes_over_its_input(call, store, model_path, spelling):
+    target = spelling.format(store.path)
+    result = call("predict", model_path, store.path, target, "--overwrite")
+    assert result.status == 2
+    assert "output must be another path than the input, got" in result.err
+    open_store(store.path).verify()
+
+
+@pytest.mark.parametrize("name", ["other.zarr", "folder.zarr", "folder.csv"])
+def test_predict_overwrites_nothing_but_predictions(call, store, model_path, tmp_path, name):
+    make_store(tmp_path / "other.zarr")
+    for folder in ("folder.zarr", "folder.csv"):
+        (tmp_path / folder).mkdir()
+    result = call("predict", model_path, store.path, tmp_path / name, "--overwrite")
+    assert result.status == 2
+    assert "output must be a new path or predictions of dtopk, got" in result.err
+    assert (tmp_path / name).is_dir()
+    open_store(tmp_path / "other.zarr").verify()
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p.zarr"])
+def test_predictions_that_fail_leave_the_old_ones(call, store, model_path, tmp_path, name):
+    target = tmp_path / name
+    assert call("predict", model_path, store.path, target).status == 0
+    X = make_rows(50, seed=2)[0]
+    X[30] = np.nan
+    np.save(tmp_path / "X.npy", X)
+    before = sorted(tmp_path.rglob("*"))
+    assert call("predict", model_path, tmp_path / "X.npy", target, "--overwrite").status == 2
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_predict_refuses_other_features(call, model_path, tmp_path):
