@@ -42,8 +42,8 @@ class ConvergencePoint(Protocol):
         """(primal - dual_value) / max(|primal|, |dual_value|)."""
 
     @property
-    def certified(self) -> bool:
-        """Whether the values were taken over all rows, not estimated inside the epoch."""
+    def exact(self) -> bool:
+        """Whether the values were recomputed over all rows, not estimated inside the epoch."""
 
 
 def draw_convergence(history: Sequence[ConvergencePoint], *, tol: float, title: str) -> Figure:
@@ -146,15 +146,15 @@ def _draw_gap(
         markerfacecolor="white",
         label="estimated inside the epoch",
     )
-    certified = [(place, point) for place, point in shown if point.certified]
+    exact = [(place, point) for place, point in shown if point.exact]
     axes.plot(
-        [place for place, _ in certified],
-        [point.relative_gap for _, point in certified],
+        [place for place, _ in exact],
+        [point.relative_gap for _, point in exact],
         color=_COLORS[0],
         linestyle="none",
         marker="o",
         markersize=7,
-        label="certified over all rows",
+        label="recomputed over all rows",
     )
     axes.axhline(tol, color=_COLORS[1], linestyle="--", label=f"tolerance {tol:g}")
     axes.set_yscale("log")

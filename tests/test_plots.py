@@ -8,7 +8,7 @@ import pytest
 from dtopk.plots import draw_convergence, draw_topk_accuracy, save_png
 
 
-def make_history(gaps, certified=()):
+def make_history(gaps, exact=()):
     return [
         SimpleNamespace(
             epoch=epoch,
@@ -16,7 +16,7 @@ def make_history(gaps, certified=()):
             primal=2.0 + gap,
             dual_value=2.0,
             relative_gap=gap,
-            certified=epoch in certified,
+            exact=epoch in exact,
         )
         for epoch, gap in enumerate(gaps)
     ]
@@ -27,7 +27,7 @@ def get_line(axes, label):
 
 
 def test_convergence_shows_gaps_against_epochs_and_seconds():
-    figure = draw_convergence(make_history([1, 0.1, 0.01], certified=[2]), tol=0.05, title="t")
+    figure = draw_convergence(make_history([1, 0.1, 0.01], exact=[2]), tol=0.05, title="t")
     for axes, places in zip(figure.axes, ([0, 1, 2], [0, 0.5, 1]), strict=False):
         assert axes.get_yscale() == "log"
         np.testing.assert_array_equal(axes.lines[0].get_xdata(), places)
@@ -35,9 +35,9 @@ def test_convergence_shows_gaps_against_epochs_and_seconds():
         assert get_line(axes, "tolerance 0.05").get_ydata() == [0.05, 0.05]
 
 
-def test_convergence_marks_certified_epochs():
-    figure = draw_convergence(make_history([1, 0.1, 0.01], certified=[2]), tol=0.05, title="t")
-    marked = get_line(figure.axes[0], "certified over all rows")
+def test_convergence_marks_exact_epochs():
+    figure = draw_convergence(make_history([1, 0.1, 0.01], exact=[2]), tol=0.05, title="t")
+    marked = get_line(figure.axes[0], "recomputed over all rows")
     assert (list(marked.get_xdata()), list(marked.get_ydata())) == ([2], [0.01])
 
 

@@ -13,7 +13,7 @@ from dtopk.cli.output import tell
 from dtopk.engine import Callback, EpochRecord, FitInfo, FitResult
 
 _LINE_INTERVAL_S = 2.0
-"""Without a terminal, so many seconds pass between two lines, except for certified epochs."""
+"""Without a terminal, so many seconds pass between two lines, except for epochs whose gap was recomputed."""
 
 
 class _GapAtTime(Protocol):
@@ -48,7 +48,7 @@ def estimate_seconds_left(records: Sequence[_GapAtTime], tol: float) -> float:
 
 def describe_epoch(record: EpochRecord, seconds_left: float) -> str:
     """Describe an epoch on one line."""
-    kind = "certified" if record.certified else "estimated"
+    kind = "exact" if record.exact else "estimated"
     parts = [
         f"epoch {record.epoch}",
         f"gap {record.relative_gap:.2e} ({kind})",
@@ -75,7 +75,7 @@ class LineProgress(Callback):
     def on_epoch(self, record: EpochRecord, W: object) -> None:
         """Say how far the epoch came."""
         self._records.append(record)
-        if time.monotonic() >= self._next_line_s or record.certified:
+        if time.monotonic() >= self._next_line_s or record.exact:
             tell(describe_epoch(record, estimate_seconds_left(self._records, self._info.tol)))
             self._next_line_s = time.monotonic() + _LINE_INTERVAL_S
 

@@ -46,12 +46,12 @@ class EpochRecord:
     rows_per_second: float
     """Rows of this pass by its seconds."""
     primal: float
-    """P(W); unless `certified`, with each row's loss at the weights it was solved at."""
+    """P(W); unless `exact`, with each row's loss at the weights it was solved at."""
     dual_value: float
     """D(A)."""
     relative_gap: float
-    """(P - D) / max(|P|, |D|). Unless `certified` an estimate, which may even be negative early."""
-    certified: bool
+    """(P - D) / max(|P|, |D|). Unless `exact` an estimate, which may even be negative early."""
+    exact: bool
     """Whether primal and dual were recomputed over all rows after the pass."""
     read_seconds: float
     """Seconds of this pass spent waiting for rows and duals."""

@@ -240,7 +240,7 @@ class Run:
             primal=primal,
             dual_value=dual_value,
             relative_gap=relative_gap(primal, dual_value),
-            certified=False,
+            exact=False,
             read_seconds=self.feed.read_seconds - waited,
             acceleration=self._ratio,
         )
@@ -277,7 +277,7 @@ class Run:
             primal=certificate.primal,
             dual_value=certificate.dual_value,
             relative_gap=certificate.relative_gap,
-            certified=True,
+            exact=True,
             read_seconds=record.read_seconds,
             acceleration=record.acceleration,
         )

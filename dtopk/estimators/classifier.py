@@ -471,7 +471,7 @@ class _EpochLines(Callback):
     """Writes one line to standard error for every epoch."""
 
     def on_epoch(self, record: EpochRecord, W: Array) -> None:
-        gap = "gap" if record.certified else "gap about"
+        gap = "gap" if record.exact else "gap about"
         print(
             f"epoch {record.epoch}: objective {record.primal:.6g}, {gap} "
             f"{record.relative_gap:.3g}, {record.seconds:.1f} s",

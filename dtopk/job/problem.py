@@ -173,9 +173,7 @@ def _make_options(store: FeatureStore, job: TrainJob, rows: StoreRows) -> FitOpt
         constant=model.intercept_scaling if model.fit_intercept else 0.0,
         mean=mean,
         inverse_scale=inverse_scale,
-        class_weight=balance_classes(class_totals(rows))
-        if model.class_weight == "balanced"
-        else None,
+        class_weight=class_weight,
         threads=job.resources.threads,
         memory_limit_bytes=job.resources.memory_limit_bytes or None,
     )

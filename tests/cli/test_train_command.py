@@ -212,7 +212,7 @@ def test_time_left_is_unknown_while_the_gap_does_not_fall(gaps):
 def test_epoch_line_tells_gap_speed_and_time():
     record = EpochRecord(
         epoch=3, seconds=12.34, rows_per_second=45678.9, primal=2.0, dual_value=1.0,
-        relative_gap=0.5, certified=False, read_seconds=0.0, acceleration=1.0,
+        relative_gap=0.5, exact=False, read_seconds=0.0, acceleration=1.0,
     )  # fmt: skip
     assert describe_epoch(record, 130.0) == (
         "epoch 3, gap 5.00e-01 (estimated), 45,679 rows/s, 12.3 s, about 2 min left"

@@ -100,7 +100,7 @@ def test_history_is_what_the_callbacks_were_told(data):
     seconds = [record.seconds for record in result.history]
     assert seconds == sorted(seconds)
     assert result.seconds >= seconds[-1]
-    assert result.history[-1].certified
+    assert result.history[-1].exact
     assert result.history[-1].primal == result.certificate.primal
 
 
