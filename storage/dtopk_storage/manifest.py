@@ -1,4 +1,4 @@
-"""The manifest of a store: what its arrays hold, as attributes of the zarr group."""
+"""The manifest of a store: the names of its arrays, and what they hold."""
 
 import dataclasses
 import hashlib
@@ -14,6 +14,13 @@ ATTRIBUTE = "dtopk"
 FORMAT = "dtopk-store"
 FORMAT_VERSION = 1
 TRAIN = "train"
+
+FEATURES = "features"
+LABELS = "labels"
+SAMPLE_WEIGHT = "sample_weight"
+ROW_ID = "row_id"
+MEAN = "feature_mean"
+STD = "feature_std"
 
 Kind = Literal["multiclass", "multilabel"]
 ClassNameType = Literal["str", "int"]

@@ -12,9 +12,18 @@ from numpy.typing import NDArray
 from dtopk_storage.chunked import COMPRESSIONS, ChunkedArray, Compression
 from dtopk_storage.errors import DatasetError
 from dtopk_storage.files import sync_folder
-from dtopk_storage.manifest import ATTRIBUTE, FORMAT, Manifest
+from dtopk_storage.manifest import (
+    ATTRIBUTE,
+    FEATURES,
+    FORMAT,
+    LABELS,
+    MEAN,
+    ROW_ID,
+    SAMPLE_WEIGHT,
+    STD,
+    Manifest,
+)
 from dtopk_storage.statistics import FeatureStatistics
-from dtopk_storage.store import FEATURES, LABELS, MEAN, ROW_ID, SAMPLE_WEIGHT, STD
 
 # Measured with float16 in the page cache, one thread, checksums included: 4 MiB chunks read at
 # 12.8 GB/s, 8 at 10, 16 at 8.2 and 32 at 3 (their memory is new to the process every time).

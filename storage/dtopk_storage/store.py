@@ -15,14 +15,21 @@ from numpy.typing import NDArray
 
 from dtopk_storage.chunked import ChunkedArray, Compression, open_array
 from dtopk_storage.errors import DatasetError
-from dtopk_storage.manifest import ATTRIBUTE, ClassNameType, Kind, Manifest, Ranges, parse_manifest
-
-FEATURES = "features"
-LABELS = "labels"
-SAMPLE_WEIGHT = "sample_weight"
-ROW_ID = "row_id"
-MEAN = "feature_mean"
-STD = "feature_std"
+from dtopk_storage.manifest import (
+    ATTRIBUTE,
+    FEATURES,
+    LABELS,
+    MEAN,
+    ROW_ID,
+    SAMPLE_WEIGHT,
+    STD,
+    ClassNameType,
+    Kind,
+    Manifest,
+    Ranges,
+    parse_manifest,
+)
+from dtopk_storage.verification import Verification
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -263,9 +270,15 @@ class FeatureStore:
         DatasetError
             Names the file, the chunk and the row of the first thing that is wrong.
         """
-        from dtopk_storage.verification import verify_store
-
-        verify_store(self, progress)
+        verification = Verification(self, self.manifest)
+        for batch in self.iter_batches():
+            stop = batch.start + len(batch.X)
+            verification.add(batch.X, batch.y, batch.weight, start=batch.start)
+            if self.has_row_id:
+                verification.add_row_id(self.read_row_id(batch.start, stop), start=batch.start)
+            if progress is not None:
+                progress(stop, self.n_samples)
+        verification.finish(mean=self.mean, std=self.std)
 
 
 def open_store(path: str | os.PathLike[str]) -> FeatureStore:

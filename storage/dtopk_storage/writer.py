@@ -11,9 +11,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dtopk_storage.checks import check_weights
 from dtopk_storage.chunked import ChunkedArray
 from dtopk_storage.errors import DatasetError
 from dtopk_storage.manifest import (
+    FEATURES,
     TRAIN,
     ClassNameType,
     Manifest,
@@ -31,9 +33,8 @@ from dtopk_storage.publishing import (
     publish,
 )
 from dtopk_storage.statistics import FeatureStatistics
-from dtopk_storage.store import FEATURES, FeatureStore, local_folder, open_store
+from dtopk_storage.store import FeatureStore, local_folder, open_store
 from dtopk_storage.values import as_feature_dtype, convert_features
-from dtopk_storage.verification import check_weights
 
 
 class StoreWriter:

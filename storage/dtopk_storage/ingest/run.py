@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dtopk_storage.checks import check_weights
 from dtopk_storage.chunked import ChunkedArray
 from dtopk_storage.errors import DatasetError
 from dtopk_storage.files import exclusive_lock, is_disk_full
@@ -35,7 +36,6 @@ from dtopk_storage.sources.base import Rows, Source, Vector
 from dtopk_storage.sources.formats import open_source
 from dtopk_storage.store import FeatureStore, local_folder, open_store
 from dtopk_storage.values import as_feature_dtype, convert_features
-from dtopk_storage.verification import check_weights
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,141 @@
+"""Checks of rows as read, which a checksum does not make: another program may have written them."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dtopk_storage.chunked import ChunkedArray, open_array
+from dtopk_storage.errors import DatasetError
+from dtopk_storage.manifest import FEATURES, LABELS, SAMPLE_WEIGHT
+from dtopk_storage.values import first_nonfinite
+
+
+class CheckedStore(Protocol):
+    """What a check must know of a store; `FeatureStore` is one, and imports this file."""
+
+    @property
+    def path(self) -> str:
+        """Folder of the store."""
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes."""
+
+    @property
+    def arrays(self) -> Mapping[str, ChunkedArray]:
+        """The arrays with a row per sample, by name."""
+
+
+def check_batch(
+    X: NDArray[Any],
+    labels: NDArray[np.int32],
+    weight: NDArray[np.float64],
+    *,
+    start: int,
+    store: CheckedStore,
+) -> None:
+    """Refuse rows of a store that training cannot take.
+
+    Parameters
+    ----------
+    X : ndarray of shape (rows, n_features), float16, float32 or float64, C-contiguous
+        As `FeatureStore.read_features` returned it.
+    labels : ndarray of shape (rows,), int32
+    weight : ndarray of shape (rows,), float64
+    start : int
+        Row of the store that they start with.
+    store : FeatureStore
+
+    Raises
+    ------
+    DatasetError
+        Names the chunk and the row of the first feature that is NaN or infinite, the first
+        label outside the classes, or the first weight that is negative or not finite.
+    """
+    check_finite(X, start, store.path, chunk_rows=store.arrays[FEATURES].chunk_rows)
+    wrong = (labels < 0) | (labels >= store.n_classes)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise DatasetError(
+            f"labels must lie in 0:{store.n_classes}, got {labels[row]} in "
+            f"{_describe_row(store.arrays[LABELS], start + row)}. Ingest it again."
+        )
+    bad_weight = _first_bad_weight(weight)
+    if bad_weight is not None:
+        # Without such an array the weights are ones, and none of them is wrong.
+        array = store.arrays[SAMPLE_WEIGHT]
+        raise DatasetError(
+            f"sample weights must be finite and at least 0, got {weight[bad_weight]} in "
+            f"{_describe_row(array, start + bad_weight)}. Correct the source and ingest it again."
+        )
+
+
+def check_finite(
+    X: NDArray[Any],
+    start: int,
+    store_path: str | os.PathLike[str],
+    *,
+    chunk_rows: int | None = None,
+) -> None:
+    """Refuse rows of a store that hold NaN or infinity.
+
+    Parameters
+    ----------
+    X : ndarray of shape (rows, n_features), float16, float32 or float64, C-contiguous
+        As `FeatureStore.read_features` returned it.
+    start : int
+        Row of the store that X starts with.
+    store_path : str or path-like
+    chunk_rows : int or None
+        Rows in a chunk of features, for the message. None reads it from the store.
+
+    Raises
+    ------
+    DatasetError
+        Names the chunk, the row and the column of the first such value.
+    """
+    found = first_nonfinite(X)
+    if found is None:
+        return
+    row, column = start + found[0], found[1]
+    chunk = row // (chunk_rows or open_array(Path(store_path) / FEATURES).chunk_rows)
+    raise DatasetError(
+        f"features must be finite, got {X[found]} in chunk {chunk}, row {row}, column {column} "
+        f"of {os.fspath(store_path)!r}. Correct the source and ingest it again."
+    )
+
+
+def check_weights(weight: NDArray[np.float64], start: int, place: str) -> None:
+    """Refuse sample weights that are negative or not finite, on their way into a store.
+
+    Parameters
+    ----------
+    weight : ndarray of shape (rows,), float64
+    start : int
+        Row that weight starts with, for the message.
+    place : str
+        What to call their file in the message.
+
+    Raises
+    ------
+    DatasetError
+    """
+    row = _first_bad_weight(weight)
+    if row is not None:
+        raise DatasetError(
+            f"sample weights must be finite and at least 0, got {weight[row]} "
+            f"in row {start + row} of {place}."
+        )
+
+
+def _first_bad_weight(weight: NDArray[np.float64]) -> int | None:
+    wrong = ~(np.isfinite(weight) & (weight >= 0))
+    return int(np.argmax(wrong)) if wrong.any() else None
+
+
+def _describe_row(array: ChunkedArray, row: int) -> str:
+    return f"chunk {row // array.chunk_rows}, row {row} of {str(array.path)!r}"
