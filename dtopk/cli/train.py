@@ -61,10 +61,11 @@ def train(job_path: str, overrides: tuple[str, ...], run_dir: str, as_json: bool
 
 def _describe(result: TrainResult) -> str:
     certificate = result.certificate
+    gap = f"relative gap {certificate.relative_gap:.2e}"
     verdict = (
-        f"certified: within {certificate.relative_gap:.2e} of the optimum"
+        f"certified: {gap}, at most {certificate.tol:g}"
         if certificate.certified
-        else f"not certified: the gap is {certificate.relative_gap:.2e}, asked {certificate.tol:g}"
+        else f"not certified: {gap}, asked {certificate.tol:g}"
     )
     parts = [
         f"{result.model.loss}, {result.epochs} epochs, {result.seconds:.1f} s; "

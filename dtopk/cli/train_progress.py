@@ -13,7 +13,7 @@ from dtopk.cli.output import tell
 from dtopk.engine import Callback, EpochRecord, FitInfo, FitResult
 
 _LINE_INTERVAL_S = 2.0
-"""Without a terminal, so many seconds pass between two lines, except for epochs whose gap was recomputed."""
+"""Without a terminal, so many seconds pass between two lines, but for epochs of an exact gap."""
 
 
 class _GapAtTime(Protocol):
