@@ -59,14 +59,18 @@ def run_and_report(command: click.Command, arguments: Sequence[str] | None) -> i
         return EXIT_FAILED
     except ValueError as error:
         report_error(str(error))
-        return EXIT_REFUSED
+        return EXIT_FAILED if _is_fault_of_the_machine(error.__cause__) else EXIT_REFUSED
     except OSError as error:
         report_error(_describe_os_error(error))
-        return EXIT_FAILED if error.errno in _FAULTS_OF_THE_MACHINE else EXIT_REFUSED
+        return EXIT_FAILED if _is_fault_of_the_machine(error) else EXIT_REFUSED
     return status if isinstance(status, int) else 0
 
 
 _FAULTS_OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EROFS)
+
+
+def _is_fault_of_the_machine(error: BaseException | None) -> bool:
+    return isinstance(error, OSError) and error.errno in _FAULTS_OF_THE_MACHINE
 
 
 def report_error(message: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from dtopk.cli import dtopk
 from dtopk.cli.output import answer_json, format_table, run_and_report
+from dtopk_storage import CheckpointError
 
 
 def test_help_lists_every_command(call):
@@ -74,6 +75,18 @@ def test_error_is_one_line_and_a_status(capsys, error, status, message):
     assert run_and_report(fail, []) == status
     # click ends the line of the terminal's ^C first.
     assert capsys.readouterr().err.removeprefix("\n") == message
+
+
+def test_disk_that_is_full_under_a_checkpoint_is_a_failure(capsys):
+    @click.command()
+    def fail():
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        except OSError as error:
+            raise CheckpointError("chunk 3 could not be written.") from error
+
+    assert run_and_report(fail, []) == 1
+    assert capsys.readouterr().err == "error: chunk 3 could not be written.\n"
 
 
 def test_bug_keeps_its_traceback():
