@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 @dataclass(kw_only=True)
 class AccuracyCounts:
-    """What was counted over the rows seen so far; counts of several parts can be merged."""
+    """What was counted over the rows seen so far."""
 
     n_classes: int
     """Number of classes of the model."""
@@ -54,15 +54,6 @@ class AccuracyCounts:
         wrong = np.flatnonzero(ranks)
         predicted = np.argmax(scores[wrong], axis=1)
         self.confusions.update(zip(y[wrong].tolist(), predicted.tolist(), strict=True))
-
-    def merge(self, other: "AccuracyCounts") -> None:
-        """Add what was counted elsewhere, over other rows."""
-        if other.n_classes != self.n_classes:
-            raise ValueError(f"n_classes must be {self.n_classes}, got {other.n_classes}.")
-        self.rows_by_rank += other.rows_by_rank
-        self.rows_by_class += other.rows_by_class
-        self.correct_by_class += other.correct_by_class
-        self.confusions.update(other.confusions)
 
     @property
     def n_rows(self) -> int:

@@ -56,20 +56,14 @@ def test_class_accuracy_and_confusions_equal_sklearn(rows):
     assert counts.most_confused(1)[0][2] == matrix.max()
 
 
-def test_merged_parts_equal_the_whole(rows):
+def test_batches_add_up_to_the_whole(rows):
     y, scores = rows
-    whole, merged = count(y, scores), AccuracyCounts(n_classes=7)
+    whole, batches = count(y, scores), AccuracyCounts(n_classes=7)
     for start in range(0, 400, 90):
-        merged.merge(count(y[start : start + 90], scores[start : start + 90]))
-    assert merged.n_rows == 400
-    np.testing.assert_array_equal(merged.rows_by_rank, whole.rows_by_rank)
-    np.testing.assert_array_equal(merged.correct_by_class, whole.correct_by_class)
-    assert merged.confusions == whole.confusions
-
-
-def test_counts_of_other_classes_do_not_merge():
-    with pytest.raises(ValueError, match=r"n_classes must be 3, got 4\."):
-        AccuracyCounts(n_classes=3).merge(AccuracyCounts(n_classes=4))
+        batches.update(y[start : start + 90], scores[start : start + 90])
+    np.testing.assert_array_equal(batches.rows_by_rank, whole.rows_by_rank)
+    np.testing.assert_array_equal(batches.correct_by_class, whole.correct_by_class)
+    assert batches.confusions == whole.confusions
 
 
 def test_class_without_rows_has_no_accuracy():
