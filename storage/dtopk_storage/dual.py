@@ -12,7 +12,7 @@ from dtopk_storage.chunked import ChunkedArray, open_array
 from dtopk_storage.errors import CheckpointError
 from dtopk_storage.files import is_disk_full
 
-_REMEDY = "Go on from an earlier checkpoint, or start the run anew."
+_REMEDY = "Start from other duals, or from none."
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -87,7 +87,7 @@ class DualFile:
         Raises
         ------
         CheckpointError
-            There is no room. Chunks already there stay as they were.
+            There is no room: its cause is the OSError. Chunks already there stay as they were.
         """
         stop = start + len(values)
         whole = start % self.chunk_rows == 0 and (
@@ -110,7 +110,7 @@ class DualFile:
                 raise
             raise CheckpointError(
                 f"{self.array.describe(chunk)} could not be written: no space is left for it. "
-                f"Chunks written before it are whole. Free some space and resume the run."
+                f"Those written before it are whole. Free some space and start the run again."
             ) from error
 
 

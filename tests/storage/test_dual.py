@@ -73,7 +73,9 @@ def test_flipped_byte_is_a_checkpoint_error(dual, values, flip_byte):
     dual.write(0, values)
     flip_byte(dual.array.chunk_path(1))
     np.testing.assert_array_equal(dual.read(0, 8), values[:8])
-    with pytest.raises(CheckpointError, match=r"crc32c of chunk 1 \(rows 8:16\).*earlier checkp"):
+    with pytest.raises(
+        CheckpointError, match=r"crc32c of chunk 1 \(rows 8:16\).*Start from other duals"
+    ):
         dual.read(8, 9)
 
 
@@ -85,8 +87,12 @@ def test_full_disk_is_a_checkpoint_error_and_keeps_the_old_chunk(dual, values, m
         raise OSError(number, "no room")
 
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(CheckpointError, match=r"chunk 1 \(rows 8:16\) .* no space is left for it"):
+    message = (
+        r"chunk 1 \(rows 8:16\) .* no space is left for it\. Those written before it are whole"
+    )
+    with pytest.raises(CheckpointError, match=message) as caught:
         dual.write(8, values[8:16] + 1)
+    assert isinstance(caught.value.__cause__, OSError)
     np.testing.assert_array_equal(dual.read(0, 20), values)
     assert [path.name for path in dual.array.chunk_path(1).parent.iterdir()] == ["0"]
 
