@@ -101,6 +101,7 @@ def test_interrupted_ingest_says_how_to_go_on(call, source, tmp_path, monkeypatc
         (["--split-rows", "val=3"], "rows must be NAME=START:STOP such as val=0:500, got 'val=3'"),
         (["--split", "val=2"], "fraction of split 'val' must be above 0 and at most 1, got 2.0"),
         (["--dtype", "bfloat16"], "'bfloat16' is not one of 'float16', 'float32', 'float64'"),
+        (["--format", "text"], "'text' is not one of 'npy', "),
         (["--labels-key", "z"], "must be 'z', got only 'X', 'y'"),
     ],
 )

@@ -101,6 +101,13 @@ def test_unknown_format_is_named(tmp_path):
     refuse(tmp_path / "a.xyz", r"must be one of 'npy', .* got '\.xyz'\. Name it")
 
 
+def test_text_is_no_format_of_features(tmp_path):
+    (tmp_path / "a.data").write_text("1\n2\n")
+    refuse(tmp_path / "a.data", r"one of 'npy', .* 'zarr', got 'text'", source_format="text")
+    (tmp_path / "a.txt").write_text("1\n2\n")
+    refuse(tmp_path / "a.txt", "features must be in a file of another format, got")
+
+
 def test_unknown_keys_name_those_that_are_there(tmp_path):
     source = save(tmp_path, np.ones((6, 3)))
     refuse(source, r"labels in .* must be 'z', got only 'X', 'y'\. Name the key", labels_key="z")

@@ -21,8 +21,11 @@ FORMATS: dict[str, type[Source]] = {
     "parquet": ParquetSource,
     "csv": CsvSource,
     "zarr": ZarrSource,
-    "text": TextSource,
 }
+"""Formats that features may come in."""
+
+# One value a line is a format for labels and weights alone.
+_READERS: dict[str, type[Source]] = {**FORMATS, "text": TextSource}
 
 _SUFFIXES = {
     ".npy": "npy",
@@ -59,12 +62,13 @@ def open_source(path: Path, options: SourceOptions, file_format: str | None = No
     if not path.exists():
         raise DatasetError(f"source must be an existing file or folder, got {str(path)!r}.")
     name = file_format or _guess(path)
-    if name not in FORMATS:
+    readers = FORMATS if file_format else _READERS
+    if name not in readers:
         known = ", ".join(repr(name) for name in FORMATS)
         raise DatasetError(
             f"format of {str(path)!r} must be one of {known}, got {name or path.suffix!r}. Name it."
         )
-    return FORMATS[name](path, options)
+    return readers[name](path, options)
 
 
 def _guess(path: Path) -> str:
