@@ -8,7 +8,6 @@ there an error, where zarr returns the fill value, and it is safe from any threa
 """
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -185,18 +184,6 @@ class ChunkedArray:
         if stop > start:
             self._read_into(chunk, values)
         return values[: stop - start]
-
-    def iter_chunks(self) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Read chunk after chunk.
-
-        Yields
-        ------
-        start : int
-            Row of the array at which the chunk starts.
-        values : ndarray of shape (rows of the chunk, ...), dtype of the array
-        """
-        for chunk in range(self.n_chunks):
-            yield self.rows_of(chunk)[0], self.read_chunk(chunk)
 
     def _read_into(self, chunk: int, target: NDArray[Any]) -> None:
         try:
