@@ -1,6 +1,6 @@
 """The engine: passes over rows on one machine, with read-ahead, streaming and certificates."""
 
-from dtopk.engine.fit import fit
+from dtopk.engine.fit import fit, plan_rows
 from dtopk.engine.options import ACCELERATIONS, SOLVERS, FitOptions, StartPoint
 from dtopk.engine.records import Callback, EpochRecord, FitInfo, FitResult
 from dtopk.engine.rows import (
@@ -26,4 +26,5 @@ __all__ = [
     "balance_classes",
     "class_totals",
     "fit",
+    "plan_rows",
 ]

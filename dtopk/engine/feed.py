@@ -1,8 +1,9 @@
 """Hand pieces of rows with their duals to the solver, and take the duals back.
 
 One background thread reads the next piece while the present one is worked on, and writes the
-duals of the one before. It does one thing after the other, in the order asked for, so that a
-chunk of duals is never read before it is written.
+duals of the one before. It does one thing after the other, in the order asked for. Within a pass
+every row is read once and written once, and a pass ends when its last write has, so that duals are
+never read before they are written.
 """
 
 import time

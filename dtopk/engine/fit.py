@@ -32,6 +32,7 @@ def fit(
     *,
     callbacks: Sequence[Callback] = (),
     dual_path: str | os.PathLike[str] | None = None,
+    scratch: str | os.PathLike[str] | None = None,
     start: StartPoint | None = None,
 ) -> FitResult:
     """Train until the relative duality gap is at most `options.tol`.
@@ -46,6 +47,9 @@ def fit(
     callbacks : sequence of Callback
     dual_path : path-like, optional
         Folder to be made for the dual variables, a row for every stored row; None keeps none.
+    scratch : path-like, optional
+        Folder for duals that are not kept and do not fit into memory; None is the system's
+        temporary folder.
     start : StartPoint, optional
 
     Returns
@@ -62,6 +66,7 @@ def fit(
     CheckpointError
         If the duals cannot be written.
     """
+    solver = choose_solver(loss, options.solver)
     loss.check_n_classes(rows.n_classes)
     n_present = np.count_nonzero(class_totals(rows))
     if n_present < 2:
@@ -75,10 +80,10 @@ def fit(
     with contextlib.ExitStack() as stack:
         stack.enter_context(threadpool_limits(options.threads or None, user_api="blas"))
         interruption = stack.enter_context(Interruption())
-        plan = _plan(rows, options)
-        duals, file = _place_duals(rows, options, plan, dual_path, stack)
+        plan = plan_rows(rows, options)
+        duals, file = _place_duals(rows, options, plan, dual_path, scratch, stack)
         feed = stack.enter_context(Feed(rows, duals, keep_features=plan.features_in_memory))
-        run = Run(rows, loss, options, feed, interruption, callbacks)
+        run = Run(rows, loss, options, feed, interruption, callbacks, solver)
         if start is not None:
             run.start_from(start)
         result = run.run(plan)
@@ -89,7 +94,46 @@ def fit(
     return result
 
 
-def _plan(rows: Rows, options: FitOptions) -> MemoryPlan:
+def choose_solver(loss: Loss, name: str) -> str:
+    """Return the solver of that name, or for 'auto' the first one that can train the loss.
+
+    Parameters
+    ----------
+    loss : Loss
+    name : str
+
+    Raises
+    ------
+    ValueError
+        If the solver cannot train the loss.
+    """
+    if name == "auto":
+        return loss.solvers[0]
+    if name not in loss.solvers:
+        raise ValueError(
+            f"solver for loss {loss.name!r} must be 'auto' or one of "
+            f"{', '.join(map(repr, loss.solvers))}, got {name!r}."
+        )
+    return name
+
+
+def plan_rows(rows: Rows, options: FitOptions) -> MemoryPlan:
+    """Decide what of a run is held in memory, before it starts.
+
+    Parameters
+    ----------
+    rows : Rows
+    options : FitOptions
+
+    Returns
+    -------
+    MemoryPlan
+
+    Raises
+    ------
+    ValueError
+        If memory does not suffice, with the arithmetic.
+    """
     return plan_memory(
         n_samples=rows.n_stored,
         n_features=rows.n_features + (options.constant != 0),
@@ -107,11 +151,13 @@ def _place_duals(
     options: FitOptions,
     plan: MemoryPlan,
     path: str | os.PathLike[str] | None,
+    scratch: str | os.PathLike[str] | None,
     stack: contextlib.ExitStack,
 ) -> tuple[Duals, DualFile | None]:
     """Make the duals, in memory or in a file, and the file they are to be kept in, if any."""
     if path is None and not plan.duals_in_memory:
-        path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dtopk-"))) / "dual"
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dtopk-", dir=scratch))
+        path = Path(folder) / "dual"
     file = None
     if path is not None:
         file = create_dual(

@@ -1,4 +1,4 @@
-"""Turn Ctrl-C into a stop at the end of a block, where weights and duals agree."""
+"""Turn Ctrl-C and a request to end into a stop after a block, where weights and duals agree."""
 
 import logging
 import signal
@@ -8,21 +8,29 @@ from typing import Any, Self
 
 logger = logging.getLogger(__name__)
 
+_DEFAULTS: dict[int, Any] = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+}
+"""Signals that are taken over, and the handlers in whose place that is done. SIGTERM is what batch
+systems send before the time is up."""
+
 
 class Interruption:
-    """A context in which the first interrupt only sets `requested`, and the second one raises.
+    """A context in which the first SIGINT or SIGTERM only sets `requested`, and the second raises.
 
-    Outside the main thread, or where the program handles interrupts its own way, nothing changes.
+    Outside the main thread, or where the program handles a signal its own way, nothing changes.
     """
 
     def __init__(self) -> None:
         self.requested = False
-        self._previous: Any = None
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        in_main_thread = threading.current_thread() is threading.main_thread()
-        if in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            self._previous = signal.signal(signal.SIGINT, self._handle)
+        if threading.current_thread() is threading.main_thread():
+            for number, default in _DEFAULTS.items():
+                if signal.getsignal(number) is default:
+                    self._previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(
@@ -31,8 +39,8 @@ class Interruption:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:

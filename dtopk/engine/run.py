@@ -45,12 +45,14 @@ class Run:
         feed: Feed,
         interruption: Interruption,
         callbacks: Sequence[Callback],
+        solver: str,
     ) -> None:
         self.rows = rows
         self.loss = loss
         self.options = options
         self.feed = feed
         self.callbacks = callbacks
+        self._solver = solver
         self._interruption = interruption
         dtype = np.dtype(options.dtype)
         scaled = options.mean is not None and options.inverse_scale is not None
@@ -91,7 +93,7 @@ class Run:
             n_features=self.rows.n_features,
             n_classes=self.rows.n_classes,
             loss_name=self.loss.name,
-            solver="sdca",
+            solver=self._solver,
             tol=options.tol,
             max_epochs=options.max_epochs,
             features_in_memory=plan.features_in_memory,
@@ -326,7 +328,7 @@ class Run:
             epochs=len(self.history),
             seconds=self._seconds,
             certificate_seconds=self.certificate_seconds,
-            solver="sdca",
+            solver=self._solver,
             timings=self.updater.timings,
         )
 

@@ -1,8 +1,9 @@
 """Rows of features into a block in the precision of the computation.
 
 Picking rows, converting them, centring and scaling are one pass, so that no copy of the data is
-made for any of them. The mean is subtracted from the values themselves: where it is large beside
-the standard deviation, products of raw values would have lost the digits that matter.
+made for any of them. The mean is subtracted from the values themselves, in their own precision
+where that is the wider one: where it is large beside the standard deviation, products of raw values
+would have lost the digits that matter.
 """
 
 import numpy as np
@@ -28,11 +29,19 @@ def _gather_half(bits, rows, out):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _standardize(out, n_features, mean, inverse_scale):
-    for i in range(out.shape[0]):
-        target = out[i]
-        for j in range(n_features):
-            target[j] = (target[j] - mean[j]) * inverse_scale[j]
+def _gather_standardized(X, rows, mean, inverse_scale, out):
+    for i in range(rows.size):
+        source, target = X[rows[i]], out[i]
+        for j in range(source.size):
+            target[j] = (source[j] - mean[j]) * inverse_scale[j]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _gather_half_standardized(bits, rows, mean, inverse_scale, out):
+    for i in range(rows.size):
+        source, target = bits[rows[i]], out[i]
+        for j in range(source.size):
+            target[j] = (half_to_single(source[j]) - mean[j]) * inverse_scale[j]
 
 
 def gather_rows(X, rows, mean, inverse_scale, constant, out):
@@ -50,12 +59,13 @@ def gather_rows(X, rows, mean, inverse_scale, constant, out):
     out : ndarray of shape (n_rows, d) or (n_rows, d + 1), float32 or float64
     """
     d = X.shape[1]
-    if X.dtype == np.float16:
-        _gather_half(X.view(np.uint16), rows, out)
+    half = X.dtype == np.float16
+    values = X.view(np.uint16) if half else X
+    if mean is None:
+        (_gather_half if half else _gather)(values, rows, out)
     else:
-        _gather(X, rows, out)
-    if mean is not None:
-        _standardize(out, d, mean, inverse_scale)
+        gather = _gather_half_standardized if half else _gather_standardized
+        gather(values, rows, mean, inverse_scale, out)
     if out.shape[1] > d:
         out[:, d] = constant
 

@@ -13,6 +13,8 @@ from dtopk.solvers.sdca import RowConversion
 Array = NDArray[Any]
 
 _BLOCK_ROWS = 256
+_ROUNDING = 1e-9
+"""No primal value can lie below a dual one: where it does by more, something is broken."""
 
 
 def relative_gap(primal: float, dual_value: float) -> float:
@@ -43,8 +45,8 @@ class Certificate:
 
     @property
     def certified(self) -> bool:
-        """Whether the relative gap is at most `tol`."""
-        return self.relative_gap <= self.tol
+        """Whether the relative gap is at most `tol`, and not below zero by more than rounding."""
+        return -_ROUNDING <= self.relative_gap <= self.tol
 
     @classmethod
     def from_values(cls, primal: float, dual_value: float, tol: float) -> "Certificate":

@@ -37,8 +37,8 @@ class Recorder(Callback):
 class Interrupter(Callback):
     """Sends Ctrl-C, as often as asked, once so many rows of an epoch are done."""
 
-    def __init__(self, *, epoch=0, rows=1, times=1):
-        self.left, self.epoch, self.rows, self.times = epoch, epoch, rows, times
+    def __init__(self, *, epoch=0, rows=1, times=1, number=signal.SIGINT):
+        self.epoch, self.rows, self.times, self.number = epoch, rows, times, number
         self.done = 0
 
     def on_epoch(self, record, W):
@@ -47,7 +47,7 @@ class Interrupter(Callback):
     def on_rows(self, rows):
         if self.done == self.epoch and rows >= self.rows and self.times:
             for _ in range(self.times):
-                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), self.number)
             self.times = 0
 
 
@@ -173,6 +173,13 @@ def test_an_interrupt_keeps_what_a_streamed_run_has_reached(data, tmp_path):
     primal, dual = certified_again(data, result, tmp_path / "dual")
     assert result.certificate.primal == pytest.approx(primal, rel=1e-6)
     assert result.certificate.dual_value == pytest.approx(dual, rel=1e-6)
+
+
+def test_a_request_to_end_is_taken_like_an_interrupt(data):
+    handler = signal.getsignal(signal.SIGTERM)
+    result = train(data, tol=1e-12, callbacks=[Interrupter(epoch=1, number=signal.SIGTERM)])
+    assert result.stop_reason == "interrupted"
+    assert signal.getsignal(signal.SIGTERM) is handler
 
 
 def test_a_second_interrupt_drops_the_run_and_gives_the_handler_back(data):

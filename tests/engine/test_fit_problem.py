@@ -5,7 +5,7 @@ import pytest
 
 from dtopk import testing
 from dtopk.engine import ArrayRows, FitOptions, StartPoint, class_totals, fit
-from dtopk.losses import make_loss
+from dtopk.losses import Softmax, make_loss
 from dtopk_storage import open_dual
 
 N, D, M = 160, 6, 5
@@ -241,3 +241,27 @@ def test_a_nan_in_memory_is_no_certificate():
     X[3, 2] = np.nan
     with pytest.raises(ValueError, match=r"primal and dual must stay finite, got nan"):
         train(SMOOTH, X, y, max_epochs=2)
+
+
+def test_a_mean_far_above_the_deviation_keeps_its_digits():
+    """Features at rest in float64 are centred in float64, whatever the computation's dtype."""
+    X, y = testing.make_features(400, 6, 4, seed=2)
+    shifted = 1e6 + X.astype(np.float64)
+    # The engine rounds the mean to the computation's dtype: one that is round already stays.
+    mean, inverse_scale = shifted.mean(axis=0).astype(np.float32), np.ones(6)
+    loss = make_loss("softmax")
+    options = {"tol": 1e-4, "dtype": "float32"}
+    plain = fit(ArrayRows(shifted - mean, y, 4), loss, FitOptions(**options))
+    centred = fit(
+        ArrayRows(shifted, y, 4),
+        loss,
+        FitOptions(**options, mean=mean, inverse_scale=inverse_scale),
+    )
+    assert centred.certificate.primal == pytest.approx(plain.certificate.primal, rel=1e-4)
+
+
+def test_a_solver_that_cannot_train_the_loss_is_refused(monkeypatch):
+    monkeypatch.setattr(Softmax, "solvers", ("lbfgs",))
+    X, y = testing.make_features(30, 3, 3, seed=0)
+    with pytest.raises(ValueError, match=r"solver for loss 'softmax' must be 'auto' or one of"):
+        fit(ArrayRows(X, y, 3), make_loss("softmax"), FitOptions(solver="sdca"))

@@ -138,3 +138,8 @@ def test_values_that_are_not_finite_certify_nothing(primal, dual_value):
     """A comparison with NaN is false: neither a missing scale nor a gap may read as zero."""
     assert not Certificate.from_values(primal, dual_value, tol=0.1).certified
     assert not Certificate.from_values(dual_value, primal, tol=0.1).certified
+
+
+def test_a_primal_below_the_dual_certifies_nothing():
+    assert not Certificate.from_values(10.0, 10.1, tol=1e-3).certified
+    assert Certificate.from_values(10.0, 10.0 * (1 + 1e-12), tol=1e-3).certified
