@@ -190,7 +190,7 @@ def test_source_is_entered_at_any_row(tmp_path, X, names, write):
     if write in (write_parquet, write_parquet_folder, *TEXT):
         column = "-1" if write is write_csv_without_header else "label"
         source.options = SourceOptions(header=reading.header, skip_columns=(column,))
-    rows = source.open_rows()
+    rows = source.open_features()
     for start in (0, 1, 11, 26, N - 1, N):
         blocks = [np.asarray(block) for block in rows.blocks(start)]
         np.testing.assert_array_equal(np.concatenate([X[:0], *blocks]), X[start:])
@@ -236,7 +236,7 @@ def test_svmlight_is_entered_at_any_row(tmp_path, X):
     from dtopk_storage.sources.formats import open_source
 
     dump_svmlight_file(X, np.arange(N), str(tmp_path / "a.svm"))
-    rows = open_source(tmp_path / "a.svm", SourceOptions(n_features=D)).open_rows()
+    rows = open_source(tmp_path / "a.svm", SourceOptions(n_features=D)).open_features()
     for start in (0, 10, N - 1):
         np.testing.assert_array_equal(np.concatenate(list(rows.blocks(start))), X[start:])
 

@@ -32,7 +32,7 @@ from dtopk_storage.publishing import (
     finish_store,
     publish,
 )
-from dtopk_storage.sources.base import Rows, Source, Vector
+from dtopk_storage.sources.base import Source, SourceFeatures, Vector
 from dtopk_storage.sources.formats import open_source
 from dtopk_storage.store import FeatureStore, local_folder, open_store
 from dtopk_storage.values import as_feature_dtype, convert_features
@@ -203,7 +203,7 @@ class _Run:
         )
         n_samples = len(labels)
         check_class_names(class_names, self._inputs.labels.place)
-        rows = self._inputs.source.open_rows()
+        rows = self._inputs.source.open_features()
         self._check_length("features", rows.place, rows.n_samples, n_samples)
         weights = self._read_weights(n_samples)
         place = repr(str(self._origin))
@@ -293,7 +293,7 @@ class _Run:
 
     def _blocks(self, features: ChunkedArray, start: int) -> Iterator[tuple[int, NDArray[Any]]]:
         """Read the source from a row on, as the store will have it, and check its length."""
-        rows = self._inputs.source.open_rows()
+        rows = self._inputs.source.open_features()
         n_samples = features.shape[0]
         done = start
         for block in rows.blocks(start):
@@ -328,7 +328,7 @@ class _Run:
             compression=check_compression(self._options.compression),
         )
 
-    def _dtype(self, rows: Rows) -> np.dtype[Any]:
+    def _dtype(self, rows: SourceFeatures) -> np.dtype[Any]:
         """Return the dtype asked for, or the source's where a store can have it."""
         if self._options.dtype is not None:
             return as_feature_dtype(self._options.dtype)
@@ -369,7 +369,7 @@ class _Run:
         self._progress(IngestProgress(stage=stage, rows=rows, n_samples=n_samples))
 
 
-def _provenance(origin: Path, options: IngestOptions, rows: Rows) -> dict[str, object]:
+def _provenance(origin: Path, options: IngestOptions, rows: SourceFeatures) -> dict[str, object]:
     """Say where the rows are from and what was done to them; nothing that differs by the run."""
     modified = datetime.datetime.fromtimestamp(origin.stat().st_mtime, datetime.UTC)
     fields: dict[str, object] = {

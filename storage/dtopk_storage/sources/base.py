@@ -45,7 +45,7 @@ class SourceOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Rows:
+class SourceFeatures:
     """Rows of features, in the order of the source."""
 
     place: str
@@ -88,7 +88,7 @@ class Source(abc.ABC):
         self.options = options
 
     @abc.abstractmethod
-    def open_rows(self) -> Rows:
+    def open_features(self) -> SourceFeatures:
         """Open the features."""
 
     @abc.abstractmethod

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk_storage.errors import DatasetError
-from dtopk_storage.sources.base import LABEL_KEYS, Rows, Source, Vector, choose_key
+from dtopk_storage.sources.base import LABEL_KEYS, Source, SourceFeatures, Vector, choose_key
 from dtopk_storage.sources.text import open_binary
 
 _LINES = 1 << 13
@@ -25,7 +25,7 @@ class CsvSource(Source):
     Read with pyarrow where it is installed, many times faster, and with the csv module otherwise.
     """
 
-    def open_rows(self) -> Rows:
+    def open_features(self) -> SourceFeatures:
         """Open the features: all columns that are not set aside."""
         names = self._names()
         skipped = {self._index(names, key) for key in self.options.skip_columns}
@@ -41,7 +41,7 @@ class CsvSource(Source):
                     yield block[max(0, start - row) :]
                 row += len(block)
 
-        return Rows(
+        return SourceFeatures(
             place=place,
             n_samples=None,
             n_features=len(columns),

@@ -11,8 +11,8 @@ from dtopk_storage.errors import DatasetError
 from dtopk_storage.sources.base import (
     FEATURE_KEYS,
     LABEL_KEYS,
-    Rows,
     Source,
+    SourceFeatures,
     Vector,
     block_rows,
     check_matrix,
@@ -25,7 +25,7 @@ from dtopk_storage.sources.base import (
 class Hdf5Source(Source):
     """A .h5 file, with features and labels as datasets."""
 
-    def open_rows(self) -> Rows:
+    def open_features(self) -> SourceFeatures:
         """Open the dataset with the features."""
         key = self._choose(self.options.features_key, FEATURE_KEYS, "features")
         place = self._place(key)
@@ -36,7 +36,7 @@ class Hdf5Source(Source):
         def blocks(start: int) -> Iterator[NDArray[Any]]:
             yield from self._stream(key, start, block_rows(shape[1], dtype.itemsize))
 
-        return Rows(
+        return SourceFeatures(
             place=place, n_samples=shape[0], n_features=shape[1], dtype=dtype, blocks=blocks
         )
 

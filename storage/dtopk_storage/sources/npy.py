@@ -7,13 +7,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk_storage.errors import DatasetError
-from dtopk_storage.sources.base import Rows, Source, Vector, block_rows, check_matrix, reading
+from dtopk_storage.sources.base import (
+    Source,
+    SourceFeatures,
+    Vector,
+    block_rows,
+    check_matrix,
+    reading,
+)
 
 
 class NpySource(Source):
     """A .npy file: either features or one value a row."""
 
-    def open_rows(self) -> Rows:
+    def open_features(self) -> SourceFeatures:
         """Open the features."""
         array = self._map()
         place = repr(str(self.path))
@@ -25,7 +32,7 @@ class NpySource(Source):
             for first in range(start, n_samples, rows):
                 yield self._read(array, first, min(rows, n_samples - first))
 
-        return Rows(
+        return SourceFeatures(
             place=place,
             n_samples=n_samples,
             n_features=n_features,

@@ -16,8 +16,8 @@ from dtopk_storage.errors import DatasetError
 from dtopk_storage.sources.base import (
     FEATURE_KEYS,
     LABEL_KEYS,
-    Rows,
     Source,
+    SourceFeatures,
     Vector,
     block_rows,
     check_matrix,
@@ -42,7 +42,7 @@ class _Header:
 class NpzSource(Source):
     """A .npz file, with features and labels as members."""
 
-    def open_rows(self) -> Rows:
+    def open_features(self) -> SourceFeatures:
         """Open the member with the features."""
         key = self._choose(self.options.features_key, FEATURE_KEYS, "features")
         place = self._place(key)
@@ -52,7 +52,7 @@ class NpzSource(Source):
         def blocks(start: int) -> Iterator[NDArray[Any]]:
             yield from self._stream(key, start)
 
-        return Rows(
+        return SourceFeatures(
             place=place,
             n_samples=header.shape[0],
             n_features=header.shape[1],

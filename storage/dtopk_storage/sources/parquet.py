@@ -11,8 +11,8 @@ from dtopk_storage.errors import DatasetError
 from dtopk_storage.sources.base import (
     FEATURE_KEYS,
     LABEL_KEYS,
-    Rows,
     Source,
+    SourceFeatures,
     Vector,
     block_rows,
     check_real,
@@ -25,7 +25,7 @@ from dtopk_storage.sources.base import (
 class ParquetSource(Source):
     """Columns of numbers, or one column of lists, and a column of labels."""
 
-    def open_rows(self) -> Rows:
+    def open_features(self) -> SourceFeatures:
         """Open the features: a list column, or all columns that are not set aside."""
         import pyarrow as pa
 
@@ -55,7 +55,7 @@ class ParquetSource(Source):
             for first, batch in self._batches(names, start, block_rows(width, 8)):
                 yield _to_matrix(batch, width, np.dtype(dtype), place, first)
 
-        return Rows(
+        return SourceFeatures(
             place=place,
             n_samples=sum(file.metadata.num_rows for file in self._files()),
             n_features=width,

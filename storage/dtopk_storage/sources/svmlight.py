@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk_storage.errors import DatasetError
-from dtopk_storage.sources.base import Rows, Source, Vector, block_rows
+from dtopk_storage.sources.base import Source, SourceFeatures, Vector, block_rows
 from dtopk_storage.sources.text import open_binary
 
 _SCAN_LINES = 4096
@@ -26,7 +26,7 @@ class SvmlightSource(Source):
     _last = -1
     _n_samples = 0
 
-    def open_rows(self) -> Rows:
+    def open_features(self) -> SourceFeatures:
         """Open the features; reads the file once, unless the labels were read already."""
         if self._first is None:
             for _ in self._scan():
@@ -47,7 +47,7 @@ class SvmlightSource(Source):
             for X, _ in self._parse(n_features + base, rows, start):
                 yield X.toarray()[:, base:]
 
-        return Rows(
+        return SourceFeatures(
             place=place,
             n_samples=self._n_samples,
             n_features=n_features,

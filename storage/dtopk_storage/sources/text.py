@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk_storage.errors import DatasetError
-from dtopk_storage.sources.base import Rows, Source, Vector, reading
+from dtopk_storage.sources.base import Source, SourceFeatures, Vector, reading
 
 COMPRESSED = (".bz2", ".gz", ".xz")
 _LINES = 1 << 16
@@ -42,7 +42,7 @@ def open_binary(path: Path) -> Iterator[IO[bytes]]:
 class TextSource(Source):
     """A text file with one value a line."""
 
-    def open_rows(self) -> Rows:
+    def open_features(self) -> SourceFeatures:
         """Refuse: lines of single values are no features."""
         raise DatasetError(
             f"features must be in a file of another format, got {str(self.path)!r}, which is "

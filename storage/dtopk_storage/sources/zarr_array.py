@@ -11,8 +11,8 @@ from dtopk_storage.errors import DatasetError
 from dtopk_storage.sources.base import (
     FEATURE_KEYS,
     LABEL_KEYS,
-    Rows,
     Source,
+    SourceFeatures,
     Vector,
     block_rows,
     check_matrix,
@@ -26,7 +26,7 @@ _ERRORS = (OSError, ValueError, KeyError, TypeError)
 class ZarrSource(Source):
     """A folder that holds a zarr array, or a group with features and labels as arrays."""
 
-    def open_rows(self) -> Rows:
+    def open_features(self) -> SourceFeatures:
         """Open the array with the features."""
         array, place = self._open(self.options.features_key, FEATURE_KEYS, "features")
         check_matrix(array.shape, array.dtype, place)
@@ -42,7 +42,7 @@ class ZarrSource(Source):
                     block = np.asarray(array[start:stop])
                 yield block
 
-        return Rows(
+        return SourceFeatures(
             place=place,
             n_samples=array.shape[0],
             n_features=array.shape[1],
