@@ -44,9 +44,11 @@ class Model:
     link: str = ""
     """'softmax' where softmax(scores) are the class probabilities; empty: there are none."""
     feature_mean: NDArray[np.float64] | None = None
-    """What is subtracted from the features, shape (n_features,); None: nothing."""
+    """What is subtracted from the features, shape (n_features,), rounded to the type of W before;
+    None: nothing."""
     feature_scale: NDArray[np.float64] | None = None
-    """What the features are divided by, shape (n_features,); None: nothing."""
+    """What the features are divided by, shape (n_features,), by way of its inverse in the type of
+    W; None: nothing."""
     class_rows: NDArray[np.int64] | None = None
     """Training rows of each class, shape (n_classes,); None: not known."""
     job: Mapping[str, Any] = field(default_factory=dict)
@@ -90,7 +92,8 @@ class Model:
         Parameters
         ----------
         X : array of shape (n_samples, n_features)
-            Any real type; converted to the type of W.
+            Any real type. Mean and scale are taken off in the wider of its type and that of W,
+            and the scores computed in that of W.
 
         Returns
         -------
@@ -108,16 +111,24 @@ class Model:
                 f"X must have shape (n_samples, {self.n_features}), as the features that the "
                 f"model was trained on, got {X.shape}."
             )
-        features = X.astype(self.W.dtype, copy=False)
-        if self.feature_mean is not None:
-            features = features - self.feature_mean.astype(self.W.dtype)
-        if self.feature_scale is not None:
-            features = features / self.feature_scale.astype(self.W.dtype)
-        scores: NDArray[Any] = features @ self.W + self.intercept
+        scores: NDArray[Any] = self._standardize(X) @ self.W + self.intercept
         if not np.isfinite(scores).all():
             row = int(np.flatnonzero(~np.isfinite(scores).all(axis=1))[0])
             raise ValueError(f"X must hold finite numbers, but row {row} has a score that is not.")
         return scores
+
+    def _standardize(self, X: NDArray[Any]) -> NDArray[Any]:
+        """Take off mean and scale as training did, with the same roundings."""
+        dtype = self.W.dtype
+        # A mean that is large beside the deviation leaves few digits to a value rounded before.
+        wide = np.result_type(X, dtype)
+        features = X
+        if self.feature_mean is not None:
+            features = np.subtract(features, self.feature_mean.astype(dtype), dtype=wide)
+        if self.feature_scale is not None:
+            inverse_scale = (1.0 / self.feature_scale).astype(dtype)
+            features = np.multiply(features, inverse_scale, dtype=wide)
+        return features.astype(dtype, copy=False)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Name the class of the highest score; of equal ones the first in class order.

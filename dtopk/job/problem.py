@@ -55,7 +55,8 @@ class Problem:
         **fields
             More fields of the model.
         """
-        data = self.job.data
+        data, options = self.job.data, self.options
+        scale = None if options.inverse_scale is None else 1.0 / options.inverse_scale
         return Model(
             W=W,
             intercept=intercept,
@@ -63,8 +64,8 @@ class Problem:
             loss=self.loss.name,
             loss_parameters=dataclasses.asdict(self.loss),
             link="softmax" if self.loss.has_probabilities else "",
-            feature_mean=self.store.mean if data.center else None,
-            feature_scale=feature_scale(self.store) if data.scale else None,
+            feature_mean=options.mean if data.center else None,
+            feature_scale=scale if data.scale else None,
             class_rows=self.class_rows,
             **fields,
         )
@@ -114,11 +115,6 @@ def build_problem(store: FeatureStore, job: TrainJob) -> Problem:
     )
 
 
-def feature_scale(store: FeatureStore) -> NDArray[np.float64]:
-    """Take each feature's standard deviation; 1 for a feature that never changes."""
-    return np.where(store.std > 0, store.std, 1.0)
-
-
 def _check_splits(store: FeatureStore, job: TrainJob) -> NDArray[np.int64]:
     """Refuse splits without rows or with labels that training never sees; count its classes."""
     data = job.data
@@ -152,11 +148,7 @@ def _count_classes(store: FeatureStore, split: str) -> NDArray[np.int64]:
 
 def _make_options(store: FeatureStore, job: TrainJob, rows: StoreRows) -> FitOptions:
     model, solver = job.model, job.solver
-    mean = inverse_scale = None
-    if job.data.center or job.data.scale:
-        mean = store.mean if job.data.center else np.zeros(store.n_features)
-        scale = feature_scale(store) if job.data.scale else np.ones(store.n_features)
-        inverse_scale = 1.0 / scale
+    mean, inverse_scale = _standardization(store, job)
     class_weight = None
     if model.class_weight == "balanced":
         class_weight = balance_classes(class_totals(rows))
@@ -177,6 +169,25 @@ def _make_options(store: FeatureStore, job: TrainJob, rows: StoreRows) -> FitOpt
         threads=job.resources.threads,
         memory_limit_bytes=job.resources.memory_limit_bytes or None,
     )
+
+
+def _standardization(
+    store: FeatureStore, job: TrainJob
+) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
+    """Take mean and inverse deviation, rounded to the computation's type.
+
+    Engine, certificate and saved model then have the same numbers, whatever they compute in.
+    """
+    if not (job.data.center or job.data.scale):
+        return None, None
+    mean, inverse_scale = np.zeros(store.n_features), np.ones(store.n_features)
+    if job.data.center:
+        mean = store.mean
+    if job.data.scale:
+        # A feature that never changes stays as it is.
+        inverse_scale = 1.0 / np.where(store.std > 0, store.std, 1.0)
+    dtype = job.solver.dtype
+    return mean.astype(dtype).astype(np.float64), inverse_scale.astype(dtype).astype(np.float64)
 
 
 def _make_start(store: FeatureStore, job: TrainJob) -> StartPoint | None:

@@ -141,6 +141,27 @@ def test_model_scores_raw_features(store, make_job, data, fit_intercept):
     assert result.certificate.primal == pytest.approx(primal, rel=1e-5)
 
 
+@pytest.mark.parametrize("at_rest", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("scale", [False, True])
+def test_certificate_is_about_the_saved_model(make_job, tmp_path, at_rest, dtype, scale):
+    """With means 1e5 times the deviations: P of the saved model's own scores, summed in float64."""
+    X, y = make_rows(120, seed=1)
+    X = X.astype(np.float64) + 1e5 * np.arange(1, 7) * X.std(axis=0)
+    X = X.astype(at_rest)
+    path = tmp_path / "far.zarr"
+    with create_store(path, n_features=6, class_names=list("abcd"), dtype=at_rest) as writer:
+        writer.append(X, y)
+    data = DataSection(center=True, scale=scale, evaluate=())
+    result = train(path, make_job(data=data, solver=SolverSection(dtype=dtype)))
+    model = load_model(result.run_dir)
+    scores = model.decision_function(X).astype(np.float64)
+    losses = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(120), y]
+    primal = 0.1 * losses.sum() + 0.5 * np.square(model.W, dtype=np.float64).sum()
+    assert result.certificate.certified
+    assert result.certificate.primal == pytest.approx(primal, rel=1e-6)
+
+
 def test_constant_features_can_be_scaled(make_job, tmp_path):
     with create_store(tmp_path / "c.zarr", n_features=7, class_names=list("abcd")) as writer:
         for seed, split in ((1, "train"), (2, "test")):
