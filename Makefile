@@ -6,11 +6,13 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	--no-input -c constraints.txt
 
+PIP_WHEEL := $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps
+
 TRAIN_ARGS ?=
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help train test bench lint format dev constraints clean
+.PHONY: help train test bench lint wheel format dev constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +32,11 @@ lint: $(VENV)/installed-dev ## ruff, mypy, import-linter and codespell
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell
+
+wheel: $(VENV)/installed-dev ## build the wheel and import what is in it
+	rm -rf build/wheel && $(PIP_WHEEL) --wheel-dir build/wheel .
+	cd build/wheel && PYTHONPATH=$$(ls dtopk-*.whl) ../../$(BIN)/python -c 'import dtopk.cli, dtopk_storage; \
+		print(dtopk.cli.__file__, dtopk_storage.__file__); assert "whl" in dtopk_storage.__file__'
 
 format: $(VENV)/installed-dev ## format the code and mend what ruff can mend
 	$(BIN)/ruff format

@@ -1,7 +1,7 @@
 """The engine: passes over rows on one machine, with read-ahead, streaming and certificates."""
 
 from dtopk.engine.fit import fit, plan_rows
-from dtopk.engine.options import ACCELERATIONS, SOLVERS, FitOptions, StartPoint
+from dtopk.engine.options import ACCELERATIONS, FLOAT32_TOL, SOLVERS, FitOptions, StartPoint
 from dtopk.engine.records import Callback, EpochRecord, FitInfo, FitResult
 from dtopk.engine.rows import (
     ArrayRows,
@@ -13,6 +13,7 @@ from dtopk.engine.rows import (
 
 __all__ = [
     "ACCELERATIONS",
+    "FLOAT32_TOL",
     "SOLVERS",
     "ArrayRows",
     "Callback",

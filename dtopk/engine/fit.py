@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 from dtopk.engine.feed import Duals, Feed, FileDuals, MemoryDuals
 from dtopk.engine.interruption import Interruption
 from dtopk.engine.memory import MemoryPlan, plan_memory
-from dtopk.engine.options import FitOptions, StartPoint
+from dtopk.engine.options import FLOAT32_TOL, FitOptions, StartPoint
 from dtopk.engine.records import Callback, FitResult
 from dtopk.engine.rows import Rows, class_totals
 from dtopk.engine.run import Run
@@ -21,8 +21,6 @@ from dtopk.losses import Loss
 from dtopk_storage import DualFile, create_dual
 
 logger = logging.getLogger(__name__)
-
-_LOWEST_FLOAT32_TOL = 1e-6
 
 
 def fit(
@@ -71,7 +69,7 @@ def fit(
     n_present = np.count_nonzero(class_totals(rows))
     if n_present < 2:
         raise ValueError(f"training rows must have at least two classes, got {n_present}.")
-    if options.dtype == "float32" and options.tol < _LOWEST_FLOAT32_TOL:
+    if options.dtype == "float32" and options.tol < FLOAT32_TOL:
         logger.warning(
             "tol = %g may be out of reach of float32, whose weights carry 7 digits. "
             "Compute in float64.",

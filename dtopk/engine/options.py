@@ -14,6 +14,8 @@ Array = NDArray[Any]
 
 SOLVERS = ("auto", "sdca")
 ACCELERATIONS = ("auto", "on", "off")
+FLOAT32_TOL = 1e-6
+"""Tolerances below this may be out of float32's reach."""
 
 
 def _check_positive(name: str, value: float) -> None:

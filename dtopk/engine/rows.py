@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dtopk_storage import FeatureStore, check_finite
+from dtopk_storage import FeatureStore, check_batch, check_finite
 
 Array = NDArray[Any]
 
@@ -200,9 +200,18 @@ class StoreRows:
         self._checked: set[int] = set()
 
     def read_labels(self, piece: PieceRange) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Read labels and weights of one piece, and no features."""
+        """Read labels and weights of one piece, and no features.
+
+        Raises
+        ------
+        DatasetError
+            If a label is none of the classes, or a weight is negative or not finite.
+        """
         labels = self.store.read_labels(piece.start, piece.stop)
-        return labels, self.store.read_sample_weight(piece.start, piece.stop)
+        weight = self.store.read_sample_weight(piece.start, piece.stop)
+        none = np.empty((0, self.n_features), self.store.dtype)
+        check_batch(none, labels, weight, start=piece.start, store=self.store)
+        return labels, weight
 
     def read(self, piece: PieceRange) -> Piece:
         """Read a piece.
@@ -214,7 +223,7 @@ class StoreRows:
         """
         X = self.store.read_features(piece.start, piece.stop)
         if piece.start not in self._checked:
-            check_finite(X, piece.start, self.store.path)
+            check_finite(X, piece.start, self.store.path, chunk_rows=self.chunk_rows)
             self._checked.add(piece.start)
         labels, weight = self.read_labels(piece)
         return Piece(X=X, labels=labels, weight=weight)

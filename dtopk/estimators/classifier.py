@@ -16,6 +16,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from dtopk.engine import (
+    FLOAT32_TOL,
     ArrayRows,
     Callback,
     EpochRecord,
@@ -37,8 +38,6 @@ Features = ArrayLike | FeatureStore | zarr.Array[Any]
 
 _BATCH_BYTES = 64 * 10**6
 """Features and scores of a batch of predictions take about so much memory."""
-_FLOAT32_TOL = 1e-5
-"""Tolerances below this may be out of float32's reach."""
 
 
 def _loss_has_probabilities(estimator: "TopKClassifier") -> bool:
@@ -432,7 +431,7 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
         advice = "Raise max_epochs"
         if result.stop_reason == "time_limit":
             advice = "Raise time_limit_s"
-        if self.dtype == "float32" and self.tol < _FLOAT32_TOL:
+        if self.dtype == "float32" and self.tol < FLOAT32_TOL:
             advice += ", set dtype='float64'"
         return (
             f"The relative duality gap is {result.certificate.relative_gap:.3g} after "
