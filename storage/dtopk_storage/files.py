@@ -126,7 +126,7 @@ def drop_page_cache(path: str | os.PathLike[str]) -> int:
         Bytes of the files asked for.
     """
     total = 0
-    for file in _walk(Path(path)):
+    for file in walk_files(Path(path)):
         descriptor = os.open(file, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -149,10 +149,20 @@ def size_on_disk(path: Path) -> int:
     int
         Bytes.
     """
-    return sum(file.stat().st_size for file in _walk(path))
+    return sum(file.stat().st_size for file in walk_files(path))
 
 
-def _walk(path: Path) -> Iterator[Path]:
+def walk_files(path: Path) -> Iterator[Path]:
+    """List a file, or all files below a folder, in the order of their names.
+
+    Parameters
+    ----------
+    path : Path
+
+    Yields
+    ------
+    Path
+    """
     if path.is_file():
         yield path
     else:

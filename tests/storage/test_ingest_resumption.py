@@ -8,7 +8,10 @@ import subprocess
 import sys
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import zarr
 
 from dtopk_storage import DatasetError, open_store
 from dtopk_storage.chunked import ChunkedArray
@@ -192,8 +195,75 @@ def test_another_command_does_not_go_on_with_it(source, tmp_path):
 def test_a_changed_source_does_not_go_on_with_it(source, tmp_path):
     interrupt(source, tmp_path / "s", options("in_order"), ChunkedArray, "write_chunk", 3)
     np.savez(source, X=np.zeros((N, D)), y=np.arange(N) % 2, w=np.ones(N))
-    with pytest.raises(DatasetError, match="begun by another command: files was"):
+    message = r"'.*a\.npz' must be as it was when '.*s\.partial' was begun, but it has changed\."
+    with pytest.raises(DatasetError, match=message):
         ingest(source, tmp_path / "s", options("in_order"))
+
+
+def test_another_source_does_not_go_on_with_it(source, tmp_path):
+    interrupt(source, tmp_path / "s", options("in_order"), ChunkedArray, "write_chunk", 3)
+    shutil.copy(source, tmp_path / "b.npz")
+    message = r"begun by another command: its files were \['.*a\.npz'\], got '.*b\.npz'\. Run that"
+    with pytest.raises(DatasetError, match=message):
+        ingest(tmp_path / "b.npz", tmp_path / "s", options("in_order"))
+
+
+def write_zarr(folder, values):
+    """Write features in chunks of 10 rows, and labels, over those that are there."""
+    if not folder.exists():
+        group = zarr.create_group(folder)
+        group.create_array("X", shape=(N, D), chunks=(10, D), dtype="float32", compressors=None)
+        group.create_array("y", shape=N, chunks=(N,), dtype="int64")
+    group = zarr.open_group(folder, mode="r+")
+    group["X"][:] = np.full((N, D), values, np.float32)
+    group["y"][:] = np.arange(N) % 3
+
+
+def write_parquet(folder, values):
+    folder.mkdir(exist_ok=True)
+    for part in range(2):
+        table = {"f": np.full(N // 2, values, np.float32), "label": np.arange(N // 2) % 3}
+        pq.write_table(pa.table(table), folder / f"{part}.parquet")
+
+
+FOLDERS = {"zarr": write_zarr, "parquet": write_parquet}
+
+
+@pytest.mark.parametrize("write", FOLDERS.values(), ids=FOLDERS)
+def test_a_folder_whose_files_were_changed_does_not_go_on(tmp_path, write):
+    """The folder itself keeps its size and time when the files in it are written anew."""
+    folder, chosen = tmp_path / "source", IngestOptions(chunk_bytes=CHUNK_BYTES)
+    write(folder, 1)
+    before = folder.stat()
+    interrupt(folder, tmp_path / "s", chosen, ChunkedArray, "write_chunk", 1)
+    write(folder, 2)
+    os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(DatasetError, match=r"source' must be as it was when '.*s\.partial'"):
+        ingest(folder, tmp_path / "s", chosen)
+
+
+def test_a_file_replaced_by_an_older_one_does_not_go_on(tmp_path):
+    folder, chosen = tmp_path / "source", IngestOptions(chunk_bytes=CHUNK_BYTES)
+    write_zarr(folder, 1)
+    interrupt(folder, tmp_path / "s", chosen, ChunkedArray, "write_chunk", 1)
+    os.utime(folder / "X" / "c" / "5" / "0", ns=(1, 1))
+    with pytest.raises(DatasetError, match="must be as it was when"):
+        ingest(folder, tmp_path / "s", chosen)
+
+
+@pytest.mark.parametrize("write", FOLDERS.values(), ids=FOLDERS)
+def test_a_source_that_changes_while_it_is_read_gives_no_store(tmp_path, write):
+    folder = tmp_path / "source"
+    write(folder, 1)
+
+    def change(progress):
+        if progress.stage == "features" and progress.rows < N:
+            write(folder, 2)
+
+    message = r"source' must stay as it is while it is read, but it was changed\. Ingest it again"
+    with pytest.raises(DatasetError, match=message):
+        ingest(folder, tmp_path / "s", IngestOptions(chunk_bytes=CHUNK_BYTES), change)
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
 def test_a_second_ingest_at_the_same_time_is_refused(source, tmp_path):

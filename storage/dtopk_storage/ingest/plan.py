@@ -1,6 +1,7 @@
 """What an ingest found out before it reads features, kept so that it can be taken up again."""
 
 import dataclasses
+import hashlib
 import io
 import json
 import os
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk_storage.errors import DatasetError
-from dtopk_storage.files import write_atomic
+from dtopk_storage.files import walk_files, write_atomic
 from dtopk_storage.ingest.options import IngestOptions
 from dtopk_storage.manifest import FORMAT_VERSION, Manifest, parse_manifest
 from dtopk_storage.publishing import Columns
@@ -41,19 +42,71 @@ def fingerprint(source: Path, options: IngestOptions) -> dict[str, Any]:
     Returns
     -------
     dict
-        JSON values; the size and time of change of each file are among them.
+        JSON values; under ``files`` is what `describe_files` tells of each file or folder.
     """
     fields = dataclasses.asdict(options)
     fields.pop("overwrite")
-    files = [source, options.labels, options.weights, options.split_names]
-    fields["files"] = [_describe_file(path) for path in files if path is not None]
+    paths = [source, options.labels, options.weights, options.split_names]
+    fields["files"] = {
+        os.path.abspath(path): describe_files(path) for path in paths if path is not None
+    }
     fields["format_version"] = FORMAT_VERSION
     return cast(dict[str, Any], json.loads(json.dumps(fields, default=str)))
 
 
-def _describe_file(path: Path) -> list[object]:
-    status = path.stat()
-    return [os.path.abspath(path), status.st_size, status.st_mtime_ns]
+def describe_files(path: Path) -> dict[str, Any]:
+    """Tell so much of a file, or of all files below a folder, that a change shows.
+
+    A folder's own time of change stays when a file in it is written anew, as a chunk is.
+
+    Parameters
+    ----------
+    path : Path
+
+    Returns
+    -------
+    dict
+        ``n_files``; ``n_bytes``, their sizes together; ``newest_ns``, the last time that one of
+        them changed, in nanoseconds; ``digest`` of each one's name, size and time, since a file
+        may be replaced by an older one. The numbers are 0 when nothing is there.
+    """
+    files = list(walk_files(path)) if path.exists() else []
+    found = [file.stat() for file in files]
+    digest = hashlib.sha256()
+    for file, status in zip(files, found, strict=True):
+        name = file.relative_to(path).as_posix()
+        digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+    return {
+        "n_files": len(found),
+        "n_bytes": sum(status.st_size for status in found),
+        "newest_ns": max((status.st_mtime_ns for status in found), default=0),
+        "digest": digest.hexdigest(),
+    }
+
+
+def check_unchanged(source: Path, options: IngestOptions, command: dict[str, Any]) -> None:
+    """Refuse to go on when a file was changed while it was read.
+
+    Parameters
+    ----------
+    source : Path
+    options : IngestOptions
+    command : dict
+        What `fingerprint` returned before anything was read.
+
+    Raises
+    ------
+    DatasetError
+    """
+    changed = _changed_file(command["files"], fingerprint(source, options)["files"])
+    if changed is not None:
+        raise DatasetError(
+            f"{changed!r} must stay as it is while it is read, but it was changed. Ingest it again."
+        )
+
+
+def _changed_file(before: dict[str, Any], now: dict[str, Any]) -> str | None:
+    return next((path for path in now if before.get(path) != now[path]), None)
 
 
 def save_plan(work: Path, command: dict[str, Any], plan: Plan) -> None:
@@ -88,23 +141,37 @@ def load_plan(work: Path, command: dict[str, Any]) -> Plan | None:
     Raises
     ------
     DatasetError
-        It was another command's.
+        It was another command's, or a file has changed since.
     """
     if not (work / _PLAN).exists():
         return None
     saved = json.loads((work / _PLAN).read_text())
-    for key, value in command.items():
-        if saved["command"].get(key) != value:
-            raise DatasetError(
-                f"{str(work)!r} was begun by another command: {key} was "
-                f"{saved['command'].get(key)!r}, got {value!r}. Run that command again to go on, "
-                f"or delete the folder to start anew."
-            )
+    _check_same_command(work, saved["command"], command)
     arrays = {name: _load(work / f"{name}.npy") for name in _ARRAYS}
     return Plan(
         manifest=parse_manifest(saved["manifest"], repr(str(work))),
         columns=Columns(**cast(dict[str, Any], arrays)),
     )
+
+
+def _check_same_command(work: Path, begun: dict[str, Any], command: dict[str, Any]) -> None:
+    for key, value in command.items():
+        if key != "files" and begun.get(key) != value:
+            raise DatasetError(
+                f"{str(work)!r} was begun by another command: {key} was {begun.get(key)!r}, got "
+                f"{value!r}. Run that command again to go on, or delete the folder to start anew."
+            )
+    changed = _changed_file(begun["files"], command["files"])
+    if changed in begun["files"]:
+        raise DatasetError(
+            f"{changed!r} must be as it was when {str(work)!r} was begun, but it has changed. "
+            f"Delete that folder to start anew."
+        )
+    if changed is not None:
+        raise DatasetError(
+            f"{str(work)!r} was begun by another command: its files were {list(begun['files'])}, "
+            f"got {changed!r}. Run that command again to go on, or delete the folder to start anew."
+        )
 
 
 def _load(path: Path) -> NDArray[Any] | None:

@@ -20,7 +20,14 @@ from dtopk_storage.ingest.assembly import ChunkAssembly
 from dtopk_storage.ingest.buckets import Buckets
 from dtopk_storage.ingest.labels import read_labels, read_weights
 from dtopk_storage.ingest.options import IngestOptions
-from dtopk_storage.ingest.plan import Plan, fingerprint, load_plan, save_plan
+from dtopk_storage.ingest.plan import (
+    Plan,
+    check_unchanged,
+    describe_files,
+    fingerprint,
+    load_plan,
+    save_plan,
+)
 from dtopk_storage.ingest.splits import arrange
 from dtopk_storage.manifest import TRAIN, Manifest, check_class_names
 from dtopk_storage.publishing import (
@@ -91,8 +98,9 @@ def ingest(
     options = options or IngestOptions()
     origin, target = Path(source), local_folder(path)
     check_target(target, overwrite=options.overwrite)
-    opened = _open_inputs(origin, options)
+    # Taken before anything is read, so that what changes from here on is noticed.
     command = fingerprint(origin, options)
+    opened = _open_inputs(origin, options)
     work = target.with_name(f"{target.name}.partial")
     work.mkdir(parents=True, exist_ok=True)
     with _only_one(work):
@@ -100,6 +108,7 @@ def ingest(
         run = _Run(opened, origin, target, work, options, progress or (lambda _: None))
         try:
             run.write(plan or run.plan(command))
+            check_unchanged(origin, options, command)
         except DatasetError:
             # What is wrong in a source changes with it, and then nothing here is of use.
             shutil.rmtree(work)
@@ -111,7 +120,9 @@ def ingest(
                 f"no space is left for {str(work)!r}, after {run.rows_done} rows of features. "
                 f"Free some and run the same command again: it goes on from there."
             ) from error
-    shutil.rmtree(work)
+        check_target(target, overwrite=options.overwrite)
+        publish(work / "store", target)
+        shutil.rmtree(work)
     return open_store(target)
 
 
@@ -232,7 +243,7 @@ class _Run:
         return plan
 
     def write(self, plan: Plan) -> None:
-        """Write the chunks that are missing, then the rest, and put the store in its place."""
+        """Write the chunks of features that are missing, then the rest of the store."""
         manifest = plan.manifest
         folder = self._work / "store"
         folder.mkdir(exist_ok=True)
@@ -250,8 +261,6 @@ class _Run:
             statistics=assembly.statistics,
             manifest=manifest,
         )
-        check_target(self._target, overwrite=self._options.overwrite)
-        publish(folder, self._target)
 
     def _write_streamed(self, features: ChunkedArray, assembly: ChunkAssembly, plan: Plan) -> None:
         """Read the source once and write each chunk when its rows are there."""
@@ -371,7 +380,8 @@ class _Run:
 
 def _provenance(origin: Path, options: IngestOptions, rows: SourceFeatures) -> dict[str, object]:
     """Say where the rows are from and what was done to them; nothing that differs by the run."""
-    modified = datetime.datetime.fromtimestamp(origin.stat().st_mtime, datetime.UTC)
+    newest_s = describe_files(origin)["newest_ns"] / 1e9
+    modified = datetime.datetime.fromtimestamp(newest_s, datetime.UTC)
     fields: dict[str, object] = {
         "source": os.path.abspath(origin),
         "source_modified": modified.isoformat(timespec="seconds"),
