@@ -3,11 +3,9 @@
 import difflib
 import importlib
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from functools import partial
-from types import FrameType
 
 import click
 
@@ -78,17 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit.
 
     The exit status is 0, or 2 for what was given, 1 for what failed, 130 for an interrupt
-    (SIGINT or SIGTERM).
+    (SIGINT; in training also SIGTERM).
     """
     # These belong to the process, which is ours: no reports to MLflow's makers, and a tracking
     # server that is away is given up in seconds rather than minutes.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGTERM, _interrupt)
     sys.exit(run_and_report(dtopk, arguments))
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Treat a request to end, as batch systems and containers send it, like Ctrl-C."""
-    signal.raise_signal(signal.SIGINT)

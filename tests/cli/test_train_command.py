@@ -135,21 +135,23 @@ def test_second_interrupt_stops_at_once(call, job_path, tmp_path, monkeypatch):
     assert not (tmp_path / "runs" / "a").exists()
 
 
-def test_request_to_end_keeps_the_run(job_path, tmp_path):
+@pytest.mark.parametrize("sigint", [signal.SIG_DFL, signal.SIG_IGN])
+def test_request_to_end_keeps_the_run(job_path, tmp_path, sigint):
+    """Also in the background of a script, where a shell has interrupts ignored."""
     arguments = [
         "train",
         str(job_path),
         "--set=solver.tol=1e-12",
         "--set=solver.max_epochs=1000000",
     ]
-    script = (
-        "import signal\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        f"from dtopk.cli import main\nmain({arguments!r})\n"
-    )
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'storage'}"}
     with subprocess.Popen(
-        [sys.executable, "-c", script], stderr=subprocess.PIPE, env=environment, text=True
+        [sys.executable, "-c", f"from dtopk.cli import main; main({arguments!r})"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=environment,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, sigint),
     ) as process:
         for line in process.stderr:
             if line.startswith("epoch"):
@@ -158,7 +160,8 @@ def test_request_to_end_keeps_the_run(job_path, tmp_path):
         rest = process.stderr.read()
     assert process.returncode == 130
     assert "what was reached is certified and kept" in rest
-    assert (tmp_path / "runs" / "a" / "result.json").exists()
+    result = json.loads((tmp_path / "runs" / "a" / "result.json").read_text())
+    assert result["stop_reason"] == "interrupted"
 
 
 def test_progress_is_a_bar_on_a_terminal(job_path):
