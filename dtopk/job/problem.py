@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dtopk.engine import FitOptions, StartPoint, StoreRows, balance_classes, class_totals
+from dtopk.engine import (
+    FitOptions,
+    StartPoint,
+    StoreRows,
+    balance_classes,
+    class_totals,
+    plan_rows,
+)
 from dtopk.job.config import TrainJob
 from dtopk.job.files import job_to_dict, load_job
 from dtopk.job.names import build_loss, check_names, naming_key
@@ -104,13 +111,23 @@ def build_problem(store: FeatureStore, job: TrainJob) -> Problem:
         loss.check_n_classes(store.n_classes)
     class_rows = _check_splits(store, job)
     rows = StoreRows(store, job.data.train)
+    totals = class_totals(rows)
+    n_present = np.count_nonzero(totals)
+    if n_present < 2:
+        raise ValueError(
+            f"split {job.data.train!r} of {store.path!r} must have rows of at least two classes, "
+            f"got {n_present}. Set by data.train of the job."
+        )
+    options = _make_options(store, job, totals)
+    with naming_key("resources.memory_limit"):
+        plan_rows(rows, options)
     return Problem(
         job=job,
         store=store,
         loss=loss,
         rows=rows,
         class_rows=class_rows,
-        options=_make_options(store, job, rows),
+        options=options,
         start=_make_start(store, job),
     )
 
@@ -146,12 +163,10 @@ def _count_classes(store: FeatureStore, split: str) -> NDArray[np.int64]:
     return counts
 
 
-def _make_options(store: FeatureStore, job: TrainJob, rows: StoreRows) -> FitOptions:
+def _make_options(store: FeatureStore, job: TrainJob, totals: NDArray[np.float64]) -> FitOptions:
     model, solver = job.model, job.solver
     mean, inverse_scale = _standardization(store, job)
-    class_weight = None
-    if model.class_weight == "balanced":
-        class_weight = balance_classes(class_totals(rows))
+    class_weight = balance_classes(totals) if model.class_weight == "balanced" else None
     return FitOptions(
         C=model.C,
         tol=solver.tol,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dtopk.engine import Callback
-from dtopk.job import DataSection, SolverSection, TrackingSection, train
+from dtopk.job import DataSection, ResourcesSection, SolverSection, TrackingSection, train
 from dtopk.tracking import MlflowClient, MlflowRun, find_experiment, mlflow
 
 
@@ -90,6 +90,16 @@ def test_interrupted_run_is_marked(store, make_tracked, find_run):
     train(store, make_tracked(solver=SolverSection(tol=1e-12)), callbacks=[Interrupt()])
     assert find_run().info.status == "KILLED"
     assert find_run().data.tags["dtopk.stop_reason"] == "interrupted"
+
+
+def test_memory_that_does_not_suffice_records_no_run(store, make_tracked, client, uri):
+    def count():
+        return len(client.search_runs([find_experiment(uri, "jobs")]))
+
+    before = count()
+    with pytest.raises(ValueError, match="memory_limit must be at least"):
+        train(store, make_tracked(resources=ResourcesSection(memory_limit="1KB")))
+    assert count() == before
 
 
 def test_failed_run_is_marked(store, make_tracked, find_run):
