@@ -44,8 +44,8 @@ def run_and_report(command: click.Command, arguments: Sequence[str] | None) -> i
             )
     except click.exceptions.Exit as error:
         return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        report_error("interrupted.")
+    except (KeyboardInterrupt, click.Abort) as error:
+        report_error(_with_notes("interrupted.", error))
         return EXIT_INTERRUPTED
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
@@ -58,10 +58,10 @@ def run_and_report(command: click.Command, arguments: Sequence[str] | None) -> i
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except ValueError as error:
-        report_error(str(error))
+        report_error(_with_notes(str(error), error))
         return EXIT_FAILED if _is_fault_of_the_machine(error.__cause__) else EXIT_REFUSED
     except OSError as error:
-        report_error(_describe_os_error(error))
+        report_error(_with_notes(_describe_os_error(error), error))
         return EXIT_FAILED if _is_fault_of_the_machine(error) else EXIT_REFUSED
     return status if isinstance(status, int) else 0
 
@@ -71,6 +71,10 @@ _FAULTS_OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, e
 
 def _is_fault_of_the_machine(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in _FAULTS_OF_THE_MACHINE
+
+
+def _with_notes(message: str, error: BaseException) -> str:
+    return " ".join([message, *getattr(error, "__notes__", ())])
 
 
 def report_error(message: str) -> None:

@@ -99,6 +99,10 @@ class RunFolder:
         """Empty the folder of a run that came to nothing, so that it can be used again."""
         shutil.rmtree(self.path, ignore_errors=True)
 
+    def has_dual_values(self) -> bool:
+        """Whether any chunk of the dual variables has been written."""
+        return any((self.dual / "c").rglob("*"))
+
     def list_written(self) -> tuple[Path, ...]:
         """List the files and folders that are there, in the order they are of use."""
         known = (

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,8 +22,6 @@ from dtopk_storage import FeatureStore, open_store
 
 if TYPE_CHECKING:
     from dtopk.tracking import MlflowRun
-
-logger = logging.getLogger(__name__)
 
 _K_MAX = 10
 """Top-k accuracy is reported for k up to this."""
@@ -116,6 +113,9 @@ def train(
         If the job is at odds with itself or the store, or the run folder is in use.
     OSError
         If a file cannot be written. Files that were complete before are kept.
+
+    An error after the first epoch carries a note where duals of the run lie on disk: they are
+    kept, and a run can start from them.
     """
     opened = store if isinstance(store, FeatureStore) else open_store(store)
     job = _resolve(job, opened)
@@ -146,19 +146,41 @@ def _resolve(job: TrainJob, store: FeatureStore) -> TrainJob:
 
 
 def _fit(problem: Problem, folder: RunFolder, callbacks: Sequence[Callback]) -> FitResult:
-    """Fit; a fit that fails leaves nothing behind."""
+    """Fit; a fit that fails leaves nothing behind, or the duals of the epochs it finished."""
+    epochs = _CountEpochs()
     try:
         return fit(
             problem.rows,
             problem.loss,
             problem.options,
-            callbacks=callbacks,
+            callbacks=[epochs, *callbacks],
             dual_path=folder.dual if problem.job.output.save_dual else None,
+            scratch=folder.path,
             start=problem.start,
         )
-    except BaseException:
-        folder.release()
+    except BaseException as error:
+        if epochs.done and folder.has_dual_values():
+            error.add_note(_describe_kept(folder))
+        else:
+            folder.release()
         raise
+
+
+class _CountEpochs(Callback):
+    """Count the epochs that were finished."""
+
+    done = 0
+
+    def on_epoch(self, record: EpochRecord, W: object) -> None:
+        """Count one."""
+        self.done = record.epoch
+
+
+def _describe_kept(folder: RunFolder) -> str:
+    return (
+        f"The duals in {str(folder.dual)!r} are kept: start a run from them with "
+        f"--set solver.warm_start={folder.path}"
+    )
 
 
 def _save(
@@ -173,14 +195,9 @@ def _save(
     )
     try:
         model.save(folder.model)
-    except OSError:
+    except OSError as error:
         if problem.job.output.save_dual:
-            logger.warning(
-                "The model could not be saved, but the duals in %r are whole. `dtopk train` "
-                "makes a model of them in seconds with --set solver.warm_start=%s.",
-                str(folder.dual),
-                folder.path,
-            )
+            error.add_note(_describe_kept(folder))
         raise
     accuracy = [{}] * len(fitted.history) if validation is None else validation.accuracy
     folder.write_history(

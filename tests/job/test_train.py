@@ -324,13 +324,80 @@ def fail_with_full_disk(*args, **kwargs):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_full_disk_at_the_model_keeps_the_duals(store, make_job, monkeypatch, caplog):
+@pytest.fixture
+def wide_store(tmp_path):
+    """Make a store whose duals are larger than all else, so that a limit sends them to disk."""
+    names = [f"class {number}" for number in range(40)]
+    return make_store(tmp_path / "wide.zarr", class_names=names, n_train=4000, chunk_rows=64)
+
+
+class FailAfter(Callback):
+    """Break in an epoch, or at the end."""
+
+    def __init__(self, epoch):
+        self._epoch = epoch
+
+    def on_epoch(self, record, W):
+        if record.epoch == self._epoch:
+            raise RuntimeError("the callback broke")
+
+    def on_end(self, result):
+        raise RuntimeError("the callback broke")
+
+
+def test_failure_keeps_duals_that_are_on_disk(wide_store, make_job, tmp_path):
+    """Duals are streamed; after the failure they start a run to another C in fewer epochs."""
+    resources = ResourcesSection(memory_limit="300KB")
+    job = make_job("broken", resources=resources)
+    with pytest.raises(RuntimeError, match="the callback broke") as caught:
+        train(wide_store, job, callbacks=[FailAfter(3)])
+    run_dir = Path(job.output.run_dir)
+    assert list_names(run_dir) == ["dual", "job.toml"]
+    (note,) = caught.value.__notes__
+    assert f"--set solver.warm_start={run_dir}" in note
+    again = make_job("again", solver=SolverSection(warm_start=str(run_dir)))
+    cold = train(wide_store, make_job("cold"))
+    assert train(wide_store, again).epochs < cold.epochs
+
+
+def test_failure_at_the_end_keeps_the_duals(store, make_job):
+    job = make_job()
+    with pytest.raises(RuntimeError, match="the callback broke") as caught:
+        train(store, job, callbacks=[FailAfter(0)])
+    assert list_names(Path(job.output.run_dir)) == ["dual", "job.toml"]
+    assert "are kept" in caught.value.__notes__[0]
+
+
+def test_failure_before_the_first_epoch_leaves_no_run_folder(store, make_job):
+    class Fail(Callback):
+        def on_start(self, info):
+            raise RuntimeError("the callback broke")
+
+    job = make_job()
+    with pytest.raises(RuntimeError, match="the callback broke"):
+        train(store, job, callbacks=[Fail()])
+    assert list_names_of_runs(job) == []
+
+
+def test_one_class_leaves_no_run_folder(make_job, tmp_path):
+    with create_store(tmp_path / "s.zarr", n_features=6, class_names=list("abcd")) as writer:
+        X, y = make_rows(60)
+        writer.append(X[y == 1], y[y == 1], split="train")
+    job = make_job(data=DataSection(evaluate=()))
+    with pytest.raises(ValueError, match="must have rows of at least two classes, got 1"):
+        train(tmp_path / "s.zarr", job)
+    assert list_names_of_runs(job) == []
+
+
+def test_full_disk_at_the_model_keeps_the_duals(store, make_job, monkeypatch):
     job = make_job()
     with monkeypatch.context() as full:
         full.setattr(np.lib.format, "write_array", fail_with_full_disk)
-        with pytest.raises(OSError, match=r"The disk is full: cannot write: '.*model\.npz'"):
+        with pytest.raises(
+            OSError, match=r"The disk is full: cannot write: '.*model\.npz'"
+        ) as caught:
             train(store, job)
-    assert "solver.warm_start=" in caplog.text
+    assert "solver.warm_start=" in caught.value.__notes__[0]
     run_dir = Path(job.output.run_dir)
     assert list_names(run_dir) == ["dual", "job.toml"]
     assert open_dual(run_dir / "dual").n_samples == 170
