@@ -6,6 +6,7 @@ import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,16 +174,29 @@ def walk_files(path: Path) -> Iterator[Path]:
 def exclusive_lock(path: Path) -> Iterator[None]:
     """Hold a lock file, which the kernel releases however the process ends.
 
+    The holder may remove the file, by renaming its folder first: whoever had opened it before
+    finds it gone and begins again.
+
     Parameters
     ----------
     path : Path
-        Made if it is not there, and left there.
+        Made with its folder if it is not there, and left there.
 
     Raises
     ------
     BlockingIOError
         Another process holds it.
     """
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with _open_locked(path):
         yield
+
+
+def _open_locked(path: Path) -> IO[str]:
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack, contextlib.suppress(FileNotFoundError):
+            file = stack.enter_context(path.open("w"))
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                stack.pop_all()
+                return file

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import zarr
 
-from dtopk_storage import DatasetError, open_store
+from dtopk_storage import DatasetError, open_store, publishing
 from dtopk_storage.chunked import ChunkedArray
 from dtopk_storage.ingest import IngestOptions, ingest
 from dtopk_storage.ingest.buckets import Buckets
@@ -272,6 +272,69 @@ def test_a_second_ingest_at_the_same_time_is_refused(source, tmp_path):
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(DatasetError, match="must have one writer, but another ingest is at"):
             ingest(source, tmp_path / "s")
+
+
+def test_an_ingest_that_comes_while_another_ends_finds_its_store(source, tmp_path, monkeypatch):
+    """The folder is removed while its lock is held, so nobody works in it."""
+    answers: list[str] = []
+    rmtree = shutil.rmtree
+
+    def remove(folder, **keywords):
+        if not answers:
+            answers.append("")
+            with pytest.raises(DatasetError) as caught:
+                ingest(source, tmp_path / "s", options("in_order"))
+            answers[0] = str(caught.value)
+        rmtree(folder, **keywords)
+
+    def publish(folder, target):
+        with pytest.raises(DatasetError, match="must have one writer"):
+            ingest(source, target, options("in_order"))
+        publishing.publish(folder, target)
+        monkeypatch.setattr(shutil, "rmtree", remove)
+
+    monkeypatch.setattr("dtopk_storage.ingest.run.publish", publish)
+    ingest(source, tmp_path / "s", options("in_order")).verify()
+    assert "exists already" in answers[0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "s"]
+
+
+def test_a_store_that_turns_up_meanwhile_costs_no_work(source, tmp_path, monkeypatch):
+    path = tmp_path / "s"
+
+    def appear(progress):
+        if progress.stage == "features" and progress.rows == N and not path.exists():
+            shutil.copytree(tmp_path / "other", path)
+
+    ingest(source, tmp_path / "other", options("in_order", dtype="float16"))
+    message = r"'.*s' exists already\. .* What is done is kept in '.*s\.partial'"
+    with pytest.raises(DatasetError, match=message):
+        ingest(source, path, options("in_order"), appear)
+    assert open_store(path).dtype == np.float16
+    with monkeypatch.context() as patch:
+        patch.setattr("dtopk_storage.ingest.run.convert_features", None)
+        store = ingest(source, path, options("in_order", overwrite=True))
+    assert store.dtype == np.float32
+    store.verify()
+
+
+def test_a_source_that_cannot_be_read_for_a_while_costs_no_work(tmp_path, monkeypatch):
+    np.save(tmp_path / "X.npy", np.ones((N, D), np.float32))
+    np.save(tmp_path / "y.npy", np.arange(N) % 3)
+    chosen = IngestOptions(chunk_bytes=CHUNK_BYTES, labels=tmp_path / "y.npy")
+    blocks = iter(range(99))
+    fromfile = np.fromfile
+
+    def fail(*arguments, **options):
+        if next(blocks) == 3:
+            raise OSError(errno.EIO, "the network is down")
+        return fromfile(*arguments, **options)
+
+    monkeypatch.setattr(np, "fromfile", fail)
+    with pytest.raises(DatasetError, match=r"must be readable, got: .* the network is down"):
+        ingest(tmp_path / "X.npy", tmp_path / "s", chosen)
+    assert len(list((tmp_path / "s.partial/store/features/c").iterdir())) == 4
+    ingest(tmp_path / "X.npy", tmp_path / "s", chosen).verify()
 
 
 def test_an_existing_store_stays_until_the_new_one_is_whole(source, tmp_path):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dtopk_storage.checks import check_weights
 from dtopk_storage.chunked import ChunkedArray
 from dtopk_storage.errors import DatasetError
-from dtopk_storage.files import exclusive_lock, is_disk_full
+from dtopk_storage.files import is_disk_full
 from dtopk_storage.ingest.assembly import ChunkAssembly
 from dtopk_storage.ingest.buckets import Buckets
 from dtopk_storage.ingest.labels import read_labels, read_weights
@@ -29,6 +29,12 @@ from dtopk_storage.ingest.plan import (
     save_plan,
 )
 from dtopk_storage.ingest.splits import arrange
+from dtopk_storage.ingest.working_folder import (
+    STORE,
+    check_target_again,
+    hold_folder,
+    remove_folder,
+)
 from dtopk_storage.manifest import TRAIN, Manifest, check_class_names
 from dtopk_storage.publishing import (
     Columns,
@@ -102,28 +108,38 @@ def ingest(
     command = fingerprint(origin, options)
     opened = _open_inputs(origin, options)
     work = target.with_name(f"{target.name}.partial")
-    work.mkdir(parents=True, exist_ok=True)
-    with _only_one(work):
-        plan = load_plan(work, command)
+    with hold_folder(work):
+        # Another ingest may have put its store there while this one came to its turn.
+        check_target_again(work, target, overwrite=options.overwrite)
         run = _Run(opened, origin, target, work, options, progress or (lambda _: None))
-        try:
+        plan = load_plan(work, command)
+        with _keeping_what_helps(work, run):
             run.write(plan or run.plan(command))
             check_unchanged(origin, options, command)
-        except DatasetError:
-            # What is wrong in a source changes with it, and then nothing here is of use.
-            shutil.rmtree(work)
-            raise
-        except OSError as error:
-            if not is_disk_full(error):
-                raise
-            raise DatasetError(
-                f"no space is left for {str(work)!r}, after {run.rows_done} rows of features. "
-                f"Free some and run the same command again: it goes on from there."
-            ) from error
-        check_target(target, overwrite=options.overwrite)
-        publish(work / "store", target)
-        shutil.rmtree(work)
+        check_target_again(work, target, overwrite=options.overwrite)
+        publish(work / STORE, target)
+        remove_folder(work)
     return open_store(target)
+
+
+@contextlib.contextmanager
+def _keeping_what_helps(work: Path, run: "_Run") -> Iterator[None]:
+    """Keep features that are done when the disk failed; remove all when the source is wrong."""
+    try:
+        yield
+    except DatasetError as error:
+        # What is wrong in a source changes with it, and then nothing here is of use. What could
+        # not be read may be readable again.
+        if not (isinstance(error.__cause__, OSError) and run.has_begun):
+            remove_folder(work)
+        raise
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        raise DatasetError(
+            f"no space is left for {str(work)!r}, after {run.rows_done} rows of features. "
+            f"Free some and run the same command again: it goes on from there."
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -169,19 +185,6 @@ def _open_inputs(origin: Path, options: IngestOptions) -> _Inputs:
     return inputs
 
 
-@contextlib.contextmanager
-def _only_one(work: Path) -> Iterator[None]:
-    """Hold the working folder, so that no chunk has two writers."""
-    try:
-        with exclusive_lock(work / "lock"):
-            yield
-    except BlockingIOError as error:
-        raise DatasetError(
-            f"{str(work)!r} must have one writer, but another ingest is at work in it. "
-            f"Wait for its end, or choose another path."
-        ) from error
-
-
 class _Run:
     """One ingest: its inputs, where it writes, and how far it is."""
 
@@ -201,6 +204,11 @@ class _Run:
         self._options = options
         self._progress = progress
         self._assembly: ChunkAssembly | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether features are being written."""
+        return self._assembly is not None
 
     @property
     def rows_done(self) -> int:
@@ -245,7 +253,7 @@ class _Run:
     def write(self, plan: Plan) -> None:
         """Write the chunks of features that are missing, then the rest of the store."""
         manifest = plan.manifest
-        folder = self._work / "store"
+        folder = self._work / STORE
         folder.mkdir(exist_ok=True)
         features = self._features(manifest, folder)
         assembly = self._assembly = ChunkAssembly(features, manifest.splits[TRAIN])
