@@ -148,16 +148,32 @@ def _check_fields(manifest: Manifest, place: str) -> None:
         raise DatasetError(
             f"class_name_type of {place} must be 'str' or 'int', got {manifest.class_name_type!r}."
         )
-    check_class_names(manifest.class_names, place)
+    check_class_names(manifest.class_names, manifest.class_name_type, place)
     check_splits(manifest.splits, manifest.n_samples, place)
 
 
-def check_class_names(class_names: Sequence[str], place: str) -> None:
-    """Refuse fewer than two classes, or two of one name.
+def is_int64(name: str) -> bool:
+    """Tell whether a string is an integer of 64 bits as Python writes it: not 007, not 1_000.
+
+    Parameters
+    ----------
+    name : str
+    """
+    digits = name.removeprefix("-")
+    # No integer of 64 bits has more than 19, and Python refuses to read thousands of them.
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < 20):
+        return False
+    return str(int(name)) == name and -(2**63) <= int(name) < 2**63
+
+
+def check_class_names(class_names: Sequence[str], kind: ClassNameType, place: str) -> None:
+    """Refuse fewer than two classes, two of one name, or integers that are none.
 
     Parameters
     ----------
     class_names : sequence of str
+    kind : {'str', 'int'}
+        What they were in the source.
     place : str
         What to call it in messages.
     """
@@ -167,6 +183,12 @@ def check_class_names(class_names: Sequence[str], place: str) -> None:
     if len(set(class_names)) < len(class_names):
         twice = next(name for name in class_names if list(class_names).count(name) > 1)
         raise DatasetError(f"class names of {place} must differ, got {twice!r} twice.")
+    for name in class_names if kind == "int" else ():
+        if not is_int64(name):
+            raise DatasetError(
+                f"class names of {place} must all be signed integers of 64 bits, as the first is one, "
+                f"got {name!r}."
+            )
 
 
 def check_splits(splits: Mapping[str, Ranges], n_samples: int, place: str) -> None:

@@ -186,11 +186,7 @@ class StoreWriter:
                 f"y must have as many rows as X, "
                 f"got {len(X)} in X and {codes.size} in y in {place}."
             )
-        if len(codes) and not 0 <= codes.min() <= codes.max() < len(self._class_names):
-            raise DatasetError(
-                f"y must lie in 0:{len(self._class_names)}, "
-                f"got {codes.min()} to {codes.max()} in {place}."
-            )
+        self._check_codes(codes, place)
         if (sample_weight is not None) != self._has_sample_weight:
             wanted = "given" if self._has_sample_weight else "left out"
             raise DatasetError(f"sample_weight must be {wanted}, as at the start, in {place}.")
@@ -202,6 +198,19 @@ class StoreWriter:
             )
         check_weights(weight, self._n_rows, self._place)
         return codes.astype(np.int32), weight
+
+    def _check_codes(self, codes: NDArray[Any], place: str) -> None:
+        if codes.dtype.kind not in "biuf":
+            raise DatasetError(f"y must be label codes, got {codes.dtype.name!r} in {place}.")
+        right = (codes >= 0) & (codes < len(self._class_names))
+        if codes.dtype.kind == "f":
+            right &= np.trunc(codes) == codes
+        if not right.all():
+            row = int(np.argmin(right))
+            raise DatasetError(
+                f"y must be whole numbers in 0:{len(self._class_names)}, got {codes[row]} "
+                f"in row {self._n_rows + row} for {self._place}."
+            )
 
     def _write(self, X: NDArray[Any]) -> None:
         """Copy rows into the open chunk, and write each chunk that they fill."""
@@ -287,7 +296,8 @@ def create_store(
     if chunk_rows is not None and chunk_rows < 1:
         raise ValueError(f"chunk_rows must be at least 1, got {chunk_rows}.")
     names = tuple(str(name) for name in class_names)
-    check_class_names(names, repr(str(path)))
+    kind: ClassNameType = "str" if class_names and isinstance(class_names[0], str) else "int"
+    check_class_names(names, kind, repr(str(path)))
     codec = check_compression(compression)
     folder = target.with_name(f"{target.name}.writing-{os.getpid()}")
     shutil.rmtree(folder, ignore_errors=True)
@@ -302,7 +312,7 @@ def create_store(
             compression=codec,
         ),
         class_names=names,
-        class_name_type="str" if isinstance(class_names[0], str) else "int",
+        class_name_type=kind,
         has_sample_weight=sample_weight,
         provenance=provenance or {},
         overwrite=overwrite,

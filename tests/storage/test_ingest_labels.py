@@ -21,6 +21,8 @@ def encode(*blocks, is_text=False):
 CASES = {
     "ints_by_value": ([10, 9, -1, 9], ([2, 1, 0, 1], ("-1", "9", "10"), "int")),
     "uint8": (np.array([7, 3], np.uint8), ([1, 0], ("3", "7"), "int")),
+    "large_uint64": (np.array([2**63 - 1, 3], np.uint64), ([1, 0], ("3", str(2**63 - 1)), "int")),
+    "large_floats": ([2.0**53, 2.0**53 - 1], ([1, 0], (str(2**53 - 1), str(2**53)), "int")),
     "bools": ([True, False], ([1, 0], ("0", "1"), "int")),
     "whole_floats": ([2.0, 10.0, 2.0], ([0, 1, 0], ("2", "10"), "int")),
     "strings_by_character": (["b", "a", "10", "9"], ([3, 2, 0, 1], ("10", "9", "a", "b"), "str")),
@@ -41,6 +43,12 @@ def test_text_becomes_integers_when_all_of_it_is():
     assert encode(["007", "7"], is_text=True) == ([0, 1], ("007", "7"), "str")
 
 
+def test_text_of_integers_that_are_too_large_stays_text():
+    large = str(2**63)
+    assert encode([large, "7"], is_text=True) == ([1, 0], ("7", large), "str")
+    assert encode(["9" * 5000, "7"], is_text=True)[2] == "str"
+
+
 @given(st.lists(st.lists(st.integers(-50, 50), max_size=8), max_size=6))
 def test_codes_do_not_depend_on_the_blocks(blocks):
     flat = [label for block in blocks for label in block]
@@ -51,8 +59,22 @@ def test_codes_do_not_depend_on_the_blocks(blocks):
 
 
 BAD = {
-    "fraction": ([1.0, 2.5], r"must be whole numbers, got 2\.5 in row 3 of 'y\.npy'"),
-    "nan": ([1.0, np.nan], r"must be whole numbers, got nan in row 3 of"),
+    "fraction": ([1.0, 2.5], r"must be whole numbers, .* got 2\.5 in row 3 of 'y\.npy'"),
+    "nan": ([1.0, np.nan], r"must be whole numbers, .* got nan in row 3 of"),
+    "inf": ([1.0, -np.inf], r"must be whole numbers, .* got -inf in row 3 of"),
+    "large_uint": (
+        np.array([1, 2**63], np.uint64),
+        r"must be signed integers of 64 bits, got 9223372036854775808 in row 3 of",
+    ),
+    "large_objects": (np.array([1, 10**20], object), r"of 64 bits, got 10{20} in row 3 of"),
+    "large_floats": (
+        [1e15, 1e20],
+        r"at most 9007199254740992 in size as float64, got 1e\+20 in row",
+    ),
+    "large_float32": (
+        np.array([2**24, 2**24 + 2], np.float32),
+        r"at most 16777216 in size as float32, got 16777218\.0 in row 3 of",
+    ),
     "none": (np.array(["a", None], object), r"must not be missing, got None in row 3 of"),
     "complex": ([1j, 2j], r"got 'complex128' in 'y\.npy'"),
     "multilabel": (np.ones((2, 14), int), r"shape \(n_samples,\), got 2 dimensions .* Several"),

@@ -122,8 +122,14 @@ def test_large_mean_does_not_spoil_the_deviation(tmp_path):
 BAD_ROWS = {
     "another_width": (lambda X, y: (X[:, :5], y), r"X must have shape \(rows, 6\), got \(50, 5\)"),
     "other_length": (lambda X, y: (X, y[:49]), r"got 50 in X and 49 in y in rows 0:50"),
-    "code_too_large": (lambda X, y: (X, y + 1), r"y must lie in 0:3, got 1 to 3 in rows 0:50"),
-    "code_negative": (lambda X, y: (X, y - 1), r"y must lie in 0:3, got -1 to 1 in rows 0:50"),
+    "code_too_large": (
+        lambda X, y: (X, y + 1),
+        r"y must be whole numbers in 0:3, got 3 in row \d+ for",
+    ),
+    "code_negative": (
+        lambda X, y: (X, y - 1),
+        r"y must be whole numbers in 0:3, got -1 in row \d+ for",
+    ),
 }
 
 
@@ -132,6 +138,23 @@ def test_bad_rows_are_refused(tmp_path, rows, change, message):
     writer = make(tmp_path / "s")
     with pytest.raises(DatasetError, match=message):
         writer.append(*change(*rows))
+
+
+@pytest.mark.parametrize("code", [1.7, np.nan, np.inf, -0.5])
+def test_codes_that_are_no_whole_numbers_are_refused_by_row(tmp_path, rows, code):
+    X, y = rows
+    writer = make(tmp_path / "s")
+    writer.append(X[:10], y[:10].astype(float))
+    codes = y[10:].astype(float)
+    codes[5] = code
+    message = rf"y must be whole numbers in 0:3, got {code} in row 15 for '.*s'"
+    with pytest.raises(DatasetError, match=message):
+        writer.append(X[10:], codes)
+
+
+def test_names_are_no_codes(tmp_path, rows):
+    with pytest.raises(DatasetError, match=r"y must be label codes, got 'str32' in rows 0:50 for"):
+        make(tmp_path / "s").append(rows[0], ["a"] * 50)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -182,6 +205,9 @@ BAD_OPTIONS = {
     "no_features": ({"n_features": 0}, "n_features must be at least 1, got 0"),
     "chunk_rows": ({"chunk_rows": 0}, "chunk_rows must be at least 1, got 0"),
     "one_class": ({"class_names": ["a"]}, "at least 2 classes, got only 'a'"),
+    "large_class": ({"class_names": [1, 2**63]}, "integers of 64 bits, .* '9223372036854775808'"),
+    "mixed_classes": ({"class_names": [1, "a"]}, "integers of 64 bits, as the first .* got 'a'"),
+    "no_classes": ({"class_names": []}, "at least 2 classes, got none"),
     "same_classes": ({"class_names": ["a", "a"]}, "must differ, got 'a' twice"),
 }
 

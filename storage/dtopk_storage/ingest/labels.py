@@ -7,10 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk_storage.errors import DatasetError
-from dtopk_storage.manifest import ClassNameType
+from dtopk_storage.manifest import ClassNameType, is_int64
 from dtopk_storage.sources.base import Vector
 
 Values = NDArray[np.int64] | NDArray[np.str_]
+
+_SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
 
 class LabelEncoder:
@@ -59,7 +61,7 @@ class LabelEncoder:
         """
         names: list[Any] = list(self._provisional)
         is_int = all(isinstance(name, int) for name in names)
-        if self._is_text and all(_is_decimal(name) for name in names):
+        if self._is_text and all(is_int64(name) for name in names):
             names, is_int = [int(name) for name in names], True
         order = sorted(range(len(names)), key=names.__getitem__)
         codes = np.empty(len(names), np.int32)
@@ -75,7 +77,7 @@ class LabelEncoder:
             )
         kind = values.dtype.kind
         if kind in "biu":
-            return values.astype(np.int64)
+            return self._integers(values)
         if kind == "f":
             return self._whole_numbers(values)
         if kind in "SUOT":
@@ -86,19 +88,26 @@ class LabelEncoder:
         )
 
     def _whole_numbers(self, values: NDArray[Any]) -> NDArray[np.int64]:
-        wrong = ~(np.isfinite(values) & (np.trunc(values) == values))
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise DatasetError(
-                f"labels must be whole numbers, got {values[row]} "
-                f"in row {self._n_rows + row} of {self._place}."
-            )
+        """Convert floats; beyond some size a dtype has one for several whole numbers."""
+        limit = min(2 ** (np.finfo(values.dtype).nmant + 1), _LARGEST)
+        with np.errstate(invalid="ignore"):
+            wrong = ~((np.abs(values) <= limit) & (np.trunc(values) == values))
+        self._refuse(
+            wrong, values, f"whole numbers, at most {limit} in size as {values.dtype.name}"
+        )
+        return values.astype(np.int64)
+
+    def _integers(self, values: NDArray[Any]) -> NDArray[np.int64]:
+        """Convert integers of any dtype, or Python's."""
+        self._refuse(
+            (values < _SMALLEST) | (values > _LARGEST), values, "signed integers of 64 bits"
+        )
         return values.astype(np.int64)
 
     def _strings(self, values: NDArray[Any]) -> Values:
         items = values.tolist()
         if items and all(isinstance(item, int) for item in items):
-            return np.array(items, np.int64)
+            return self._integers(np.array(items, object))
         names = [item.decode() if isinstance(item, bytes) else item for item in items]
         for row, name in enumerate(names):
             if not isinstance(name, str) or (self._is_text and not name):
@@ -108,11 +117,13 @@ class LabelEncoder:
                 )
         return np.array(names, np.str_)
 
-
-def _is_decimal(name: str) -> bool:
-    """Tell whether a string is an integer as Python writes it: not 007, not 1_000."""
-    digits = name.removeprefix("-")
-    return digits.isascii() and digits.isdecimal() and str(int(name)) == name
+    def _refuse(self, wrong: NDArray[np.bool_], values: NDArray[Any], rule: str) -> None:
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise DatasetError(
+                f"labels must be {rule}, got {values[row]} "
+                f"in row {self._n_rows + row} of {self._place}."
+            )
 
 
 def read_labels(

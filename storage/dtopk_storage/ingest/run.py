@@ -221,7 +221,7 @@ class _Run:
             self._inputs.labels, lambda rows: self._report("labels", rows, None)
         )
         n_samples = len(labels)
-        check_class_names(class_names, self._inputs.labels.place)
+        check_class_names(class_names, class_name_type, self._inputs.labels.place)
         rows = self._inputs.source.open_features()
         self._check_length("features", rows.place, rows.n_samples, n_samples)
         weights = self._read_weights(n_samples)
