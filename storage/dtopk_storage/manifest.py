@@ -186,8 +186,8 @@ def check_class_names(class_names: Sequence[str], kind: ClassNameType, place: st
     for name in class_names if kind == "int" else ():
         if not is_int64(name):
             raise DatasetError(
-                f"class names of {place} must all be signed integers of 64 bits, as the first is one, "
-                f"got {name!r}."
+                f"class names of {place} must all be signed integers of 64 bits, as the "
+                f"first is one, got {name!r}."
             )
 
 
