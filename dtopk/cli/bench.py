@@ -4,22 +4,26 @@ from dataclasses import asdict
 from typing import Any
 
 import click
+import numpy as np
 
 from dtopk.cli.output import answer_json, json_option, tell
 from dtopk.losses import available, make_loss
 
+_COUNT = click.IntRange(min=1)
+_COUNT_OR_AUTO = click.IntRange(min=0)
+
 
 @click.command()
-@click.option("--rows", "n", default=8192, show_default=True, help="Rows.")
-@click.option("--features", "d", default=4096, show_default=True, help="Features.")
-@click.option("--classes", "m", default=1000, show_default=True, help="Classes.")
+@click.option("--rows", "n", type=_COUNT, default=8192, show_default=True, help="Rows.")
+@click.option("--features", "d", type=_COUNT, default=4096, show_default=True, help="Features.")
+@click.option("--classes", "m", type=_COUNT, default=1000, show_default=True, help="Classes.")
 @click.option(
     "--loss",
     "name",
     type=click.Choice([info.name for info in available()]),
     help="Only this loss.  [default: smooth top-5 hinge and softmax]",
 )
-@click.option("--k", default=5, show_default=True, help="k of a top-k hinge.")
+@click.option("--k", type=_COUNT, default=5, show_default=True, help="k of a top-k hinge.")
 @click.option("--gamma", default=1.0, show_default=True, help="Smoothing of a hinge.")
 @click.option(
     "--smoothing", type=click.Choice(["lapin", "moreau"]), default="lapin", show_default=True
@@ -28,10 +32,24 @@ from dtopk.losses import available, make_loss
 @click.option(
     "--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True
 )
-@click.option("--block-size", default=0, help="Rows solved together.  [default: by the classes]")
-@click.option("--threads", default=0, help="Threads of the matrix products.  [default: all]")
 @click.option(
-    "--passes", default=5, show_default=True, help="Passes timed; the median one is shown."
+    "--block-size",
+    type=_COUNT_OR_AUTO,
+    default=0,
+    help="Rows solved together.  [default: by the classes]",
+)
+@click.option(
+    "--threads",
+    type=_COUNT_OR_AUTO,
+    default=0,
+    help="Threads of the matrix products.  [default: all]",
+)
+@click.option(
+    "--passes",
+    type=_COUNT,
+    default=5,
+    show_default=True,
+    help="Passes timed; the median one is shown.",
 )
 @json_option
 def bench(
@@ -56,7 +74,12 @@ def bench(
     measured just before each pass: a ratio of 1 cannot be beaten.
     """
     # Imported here, as they load scipy and compiled code that `--help` does not need.
-    from dtopk.engine.benchmark import blas_description, measure_pass, measure_read
+    from dtopk.engine.benchmark import (
+        blas_description,
+        check_memory,
+        measure_pass,
+        measure_read,
+    )
     from dtopk.testing import make_features
 
     hinge = {"k": k, "gamma": gamma, "smoothing": smoothing}
@@ -64,6 +87,7 @@ def bench(
     losses = [make_loss(each, **({} if each == "softmax" else hinge)) for each in names]  # type: ignore[arg-type]
     for loss in losses:
         loss.check_n_classes(m)
+    check_memory(n, d, m, np.dtype(dtype))
     tell(f"{n:,} rows, {d:,} features, {m:,} classes, {dtype}; {blas_description()}")
     X, labels = make_features(n, d, m, seed=0)
     X = X.astype(dtype)

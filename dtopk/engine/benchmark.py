@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from dtopk.engine.memory import free_memory
 from dtopk.engine.rows import StoreRows
 from dtopk.kernels.blas import gemm
 from dtopk.losses import Loss
@@ -52,6 +53,31 @@ def blas_description() -> str:
                 f"{pool['num_threads']} threads"
             )
     return "unknown"
+
+
+def check_memory(n: int, d: int, m: int, dtype: np.dtype[Any]) -> None:
+    """Refuse sizes that memory does not hold, before anything is made.
+
+    Parameters
+    ----------
+    n, d, m : int
+        Rows, features and classes.
+    dtype : dtype
+        Of the computation.
+
+    Raises
+    ------
+    ValueError
+        With the bytes.
+    """
+    # Features as made and converted; duals, scores and their copies; weights.
+    needed = (2 * n * d + 2 * n * m + 4 * d * m) * dtype.itemsize
+    free = free_memory()
+    if needed > free:
+        raise ValueError(
+            f"rows, features and classes must fit into the {free:,} bytes of memory that are free, "
+            f"got {n:,} x {d:,} x {m:,}, which take {needed:,}."
+        )
 
 
 def measure_read(X: Array, labels: NDArray[np.int32], n_classes: int) -> float:

@@ -136,7 +136,7 @@ def plan_rows(rows: Rows, options: FitOptions) -> MemoryPlan:
         n_samples=rows.n_stored,
         n_features=rows.n_features + (options.constant != 0),
         n_classes=rows.n_classes,
-        feature_itemsize=rows.itemsize,
+        feature_itemsize=rows.dtype.itemsize,
         itemsize=np.dtype(options.dtype).itemsize,
         largest_piece=max(piece.n_rows for piece in rows.pieces),
         features_resident=rows.resident,

@@ -65,6 +65,13 @@ class Callback:
     def on_start(self, info: FitInfo) -> None:
         """Take note that training starts."""
 
+    def on_compile(self) -> None:
+        """Take note that kernels are loaded, or compiled if this machine never ran them before.
+
+        Compiling takes some ten seconds for each loss and dtype; what comes of it is kept on disk.
+        The seconds of training count from after it.
+        """
+
     def on_rows(self, rows: int) -> None:
         """Take note that `rows` of the training rows are done in this pass."""
 

@@ -65,8 +65,8 @@ class Rows(Protocol):
         """Rows in a chunk, at every multiple of which one starts."""
 
     @property
-    def itemsize(self) -> int:
-        """Bytes of a feature at rest."""
+    def dtype(self) -> np.dtype[Any]:
+        """Of the features at rest."""
 
     @property
     def resident(self) -> bool:
@@ -147,7 +147,7 @@ class ArrayRows:
         self.n_features: int = X.shape[1]
         self.n_classes = n_classes
         self.n_stored = len(X)
-        self.itemsize: int = X.itemsize
+        self.dtype: np.dtype[Any] = X.dtype
         # Rows are shuffled within a piece: as few pieces as leave their duals of moderate size.
         self.chunk_rows = max(_PIECE_DUALS // n_classes, 1)
         self.pieces = tuple(_cut_at_chunks(0, len(X), self.chunk_rows, len(X)))
@@ -189,7 +189,7 @@ class StoreRows:
         self.n_classes = store.n_classes
         self.n_stored = store.n_samples
         self.chunk_rows = store.chunk_rows
-        self.itemsize: int = store.dtype.itemsize
+        self.dtype = store.dtype
         self.pieces = tuple(
             piece
             for start, stop in store.split_ranges(split)

@@ -101,6 +101,7 @@ class Run:
         )
         for callback in self.callbacks:
             callback.on_start(info)
+        self._compile()
         schedule = CheckSchedule(options.tol)
         while True:
             record = self._pass()
@@ -117,6 +118,19 @@ class Run:
             if stop is not None:
                 return self._result(certificate, stop)
             self._advance(record.relative_gap, stagnates)
+
+    def _compile(self) -> None:
+        """Call every kernel once, on a row of zeros, so that no pass waits for the compiler."""
+        for callback in self.callbacks:
+            callback.on_compile()
+        began = time.perf_counter()
+        X = np.zeros((1, self.rows.n_features), self.rows.dtype)
+        labels, costs = np.zeros(1, np.int32), np.ones(1, self.W.dtype)
+        W, dual = np.zeros_like(self.W), np.zeros((1, self.rows.n_classes), self.W.dtype)
+        updater = BlockUpdater(self.loss, self.conversion, self.rows.n_classes, 1)
+        updater.update(X, labels, costs, dual, np.zeros(1, np.int64), W, 1.0)
+        CertificateSums(self.loss, self.conversion, W).add(X, labels, costs, dual)
+        self._began += time.perf_counter() - began
 
     def start_from(self, start: StartPoint) -> None:
         """Take duals from a file or from the gradients at weights, and W from the duals."""

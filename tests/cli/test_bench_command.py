@@ -44,3 +44,17 @@ def test_bench_refuses_k_that_the_classes_do_not_allow(capsys):
     code, captured = run(["--rows", "50", "--features", "4", "--classes", "3"], capsys)
     assert code == 2
     assert "k must be between 1 and n_classes - 1 = 2, got 5." in captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--passes", "0"], "'--passes': 0 is not in the range x>=1"),
+        (["--rows", "0"], "'--rows': 0 is not in the range x>=1"),
+        (["--rows", str(10**11)], "must fit into the"),
+    ],
+)
+def test_bench_refuses_sizes_that_cannot_be(arguments, message, capsys):
+    code, captured = run(arguments, capsys)
+    assert code == 2
+    assert message in captured.err
