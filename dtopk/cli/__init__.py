@@ -13,7 +13,7 @@ from dtopk.cli.output import run_and_report
 
 _COMMANDS = {
     "ingest": "Make a feature store from arrays on disk.",
-    "info": "Show what a feature store holds.",
+    "info": "Show what a feature store, a run or a model holds.",
     "train": "Train a model as a job file says.",
     "evaluate": "Show how accurate a model is on a store.",
     "predict": "Write the best classes of every row to a file.",

@@ -1,6 +1,6 @@
-"""`dtopk info`: what a feature store holds."""
+"""`dtopk info`: what a feature store, a run or a model holds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from dtopk.cli.output import answer, answer_json, format_table, json_option, tell
+from dtopk.cli.output import answer, answer_json, format_facts, format_table, json_option, tell
 from dtopk.cli.progress import RowProgress
 from dtopk_storage import FeatureStore, open_store
 from dtopk_storage.files import size_on_disk
@@ -20,28 +20,47 @@ _NAMES_SHOWN = 5
 @click.argument("path")
 @click.option(
     "--verify", is_flag=True,
-    help="Read everything: checksums, finite features, labels, statistics.",
+    help="Read everything. Of a store: checksums, finite features, labels, statistics. Of a run: "
+    "compute its certificate anew.",
 )  # fmt: skip
 @json_option
 def info(path: str, verify: bool, as_json: bool) -> None:
-    """Show what a feature store holds.
+    """Show what a feature store, a run folder or a model file holds.
 
     \b
     Examples:
       dtopk info features.zarr
       dtopk info features.zarr --verify
-      dtopk info features.zarr --json
+      dtopk info runs/first --verify
+      dtopk info runs/first/model.npz --json
     """  # noqa: D301 - click wants the character, not its escape
+    fields, text = _describe(path, verify)
+    if as_json:
+        answer_json(fields)
+    else:
+        answer(text)
+
+
+def _describe(path: str, verify: bool) -> tuple[dict[str, Any], str]:
+    """Collect what there is to say about a path, and lay it out."""
+    # Imported here, as they load the engine, which a store's description does not need.
+    if Path(path).is_file():
+        from dtopk.cli.run_info import describe_model, format_model
+
+        fields = describe_model(path, verify=verify)
+        return fields, format_model(fields)
+    if (Path(path) / "job.toml").is_file():
+        from dtopk.cli.run_info import describe_run, format_run
+
+        fields = describe_run(path, verify=verify)
+        return fields, format_run(fields)
     fields = describe_store(path)
     if verify:
         with RowProgress(f"verifying {path}") as progress:
             open_store(path).verify(progress)
         tell(f"{path} is whole: every chunk is as it was written.")
     fields["verified"] = verify
-    if as_json:
-        answer_json(fields)
-    else:
-        answer(format_store(fields))
+    return fields, format_store(fields)
 
 
 def describe_store(path: str) -> dict[str, Any]:
@@ -141,17 +160,10 @@ def format_store(fields: dict[str, Any]) -> str:
         for split, part in fields["splits"].items()
     ]
     header = ("split", "rows", "classes", "fewest", "median", "most", "rarest class")
-    parts = [_format_facts(facts), format_table(splits, header=header)]
+    parts = [format_facts(facts), format_table(splits, header=header)]
     if fields["provenance"]:
-        parts.append("made from\n" + _format_facts(fields["provenance"]))
+        parts.append("made from\n" + format_facts(fields["provenance"]))
     return "\n\n".join(parts)
-
-
-def _format_facts(facts: Mapping[str, Any]) -> str:
-    width = max(map(len, facts)) + 2
-    return "\n".join(
-        f"{name.replace('_', ' ').ljust(width)}{value}" for name, value in facts.items()
-    )
 
 
 def _shorten(names: Sequence[str]) -> str:

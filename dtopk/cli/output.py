@@ -126,6 +126,14 @@ def format_table(rows: Sequence[Sequence[str]], *, header: Sequence[str]) -> str
     return "\n".join(lines)
 
 
+def format_facts(facts: Mapping[str, Any]) -> str:
+    """Lay out names and values in two columns, a line each."""
+    width = max(map(len, facts)) + 2
+    return "\n".join(
+        f"{name.replace('_', ' ').ljust(width)}{value}" for name, value in facts.items()
+    )
+
+
 def _is_number(cell: str) -> bool:
     return cell.rstrip("%").replace(".", "", 1).replace(",", "").isdigit()
 

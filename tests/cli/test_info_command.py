@@ -1,8 +1,11 @@
 """`dtopk info`."""
 
+import json
+
 import numpy as np
 import pytest
 
+from dtopk.job import ModelSection, OutputSection, TrackingSection, TrainJob, train
 from tests.small_stores import make_rows, make_store
 
 
@@ -66,3 +69,62 @@ def test_info_of_no_store_is_one_line_and_status_2(call, tmp_path, name):
     assert result.out == ""
     assert result.err.startswith("error: store ")
     assert result.err.count("\n") == 1
+
+
+@pytest.fixture
+def run_dir(store, tmp_path):
+    job = TrainJob(
+        model=ModelSection(C=0.1),
+        output=OutputSection(run_dir=str(tmp_path / "run")),
+        tracking=TrackingSection(mlflow=False),
+    )
+    return train(store, job).run_dir
+
+
+def test_info_of_a_run_says_what_it_reached(call_json, call, run_dir):
+    fields = call_json("info", run_dir)
+    assert (fields["kind"], fields["finished"], fields["loss"]) == ("run", True, "softmax")
+    assert fields["certified"] is True
+    assert "model.npz" in fields["files"]
+    text = call("info", run_dir).out
+    assert "softmax, C = 0.1\n" in text
+    assert "asked 0.001: certified\n" in text
+    assert "accuracy on test" in text
+
+
+def test_info_recomputes_the_certificate_of_a_run(call_json, call, run_dir):
+    fields = call_json("info", run_dir, "--verify")
+    assert fields["recomputed"]["primal"] == pytest.approx(fields["primal"], rel=1e-9)
+    assert fields["recomputed"]["certified"] is True
+    result = call("info", run_dir, "--verify")
+    assert "recomputed gap" in result.out
+    assert "primal and dual, computed anew in float64, agree" in result.err
+
+
+def test_info_names_what_does_not_agree(call, run_dir):
+    fields = json.loads((run_dir / "result.json").read_text())
+    fields["dual"] += 0.01
+    (run_dir / "result.json").write_text(json.dumps(fields))
+    assert call("info", run_dir).status == 0
+    result = call("info", run_dir, "--verify")
+    assert (result.status, result.out) == (2, "")
+    assert "dual of" in result.err
+    assert "one of them was changed" in result.err
+
+
+def test_info_of_a_run_that_did_not_end(call, run_dir):
+    (run_dir / "result.json").unlink()
+    assert "none: it did not come to its end" in call("info", run_dir).out
+
+
+def test_info_of_a_model_says_what_it_is(call_json, call, run_dir):
+    fields = call_json("info", run_dir / "model.npz")
+    assert (fields["kind"], fields["n_features"], fields["n_classes"]) == ("model", 6, 4)
+    assert fields["certificate"]["certified"] is True
+    assert "asked 0.001: certified\n" in call("info", run_dir / "model.npz").out
+
+
+def test_info_of_a_model_has_nothing_to_verify(call, run_dir):
+    result = call("info", run_dir / "model.npz", "--verify")
+    assert result.status == 2
+    assert "--verify must be given with a store or a run folder" in result.err

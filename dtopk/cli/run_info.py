@@ -1,0 +1,144 @@
+"""What `dtopk info` says of run folders and model files."""
+
+from pathlib import Path
+from typing import Any
+
+from dtopk.cli.output import format_facts, tell
+from dtopk.cli.progress import RowProgress
+from dtopk.job import load_job
+from dtopk.job.run_folder import RunFolder
+from dtopk.job.verification import read_result, verify_run
+from dtopk.model import load_model
+
+
+def describe_run(path: str, *, verify: bool) -> dict[str, Any]:
+    """Collect what there is to say about a run, and recompute its certificate if asked.
+
+    Parameters
+    ----------
+    path : str
+    verify : bool
+
+    Returns
+    -------
+    dict
+        Values that JSON has; ``kind`` is 'run'. Of a run that did not come to its end it has no
+        certificate.
+    """
+    folder = RunFolder(path=Path(path))
+    job = load_job(folder.job)
+    fields: dict[str, Any] = {
+        "kind": "run",
+        "path": path,
+        "finished": folder.result.is_file(),
+        "store": job.data.store,
+        "C": job.model.C,
+        "files": [file.name for file in folder.list_written()],
+        "verified": verify,
+    }
+    if fields["finished"]:
+        fields |= read_result(folder)
+    if verify:
+        with RowProgress(f"verifying {path}") as progress:
+            certificate = verify_run(path, progress)
+        fields["recomputed"] = {
+            "primal": certificate.primal,
+            "dual": certificate.dual_value,
+            "relative_gap": certificate.relative_gap,
+            "certified": certificate.certified,
+        }
+        tell(f"{path} is as its result says: primal and dual, computed anew in float64, agree.")
+    return fields
+
+
+def describe_model(path: str, *, verify: bool) -> dict[str, Any]:
+    """Collect what there is to say about a model file.
+
+    Parameters
+    ----------
+    path : str
+    verify : bool
+
+    Returns
+    -------
+    dict
+        Values that JSON has; ``kind`` is 'model'.
+    """
+    if verify:
+        raise ValueError(
+            f"--verify must be given with a store or a run folder, got the file {path!r}, whose "
+            "certificate takes the duals and rows too."
+        )
+    model = load_model(path)
+    return {
+        "kind": "model",
+        "path": path,
+        "loss": model.loss,
+        "loss_parameters": dict(model.loss_parameters),
+        "n_features": model.n_features,
+        "n_classes": model.n_classes,
+        "class_names": [str(name) for name in model.classes.tolist()],
+        "dtype": model.W.dtype.name,
+        "has_intercept": bool(model.intercept.any()),
+        "centered": model.feature_mean is not None,
+        "scaled": model.feature_scale is not None,
+        "has_probabilities": bool(model.link),
+        "certificate": dict(model.certificate),
+    }
+
+
+def format_run(fields: dict[str, Any]) -> str:
+    """Lay out a run's description for reading."""
+    facts = {
+        "run": fields["path"],
+        "store": fields["store"],
+        "files": ", ".join(fields["files"]),
+    }
+    if not fields["finished"]:
+        return format_facts(facts | {"result": "none: it did not come to its end"})
+    facts |= {
+        "loss": _format_loss(fields["loss"], {"C": fields["C"], **fields["loss_parameters"]}),
+        "trained on": f"{fields['n_samples']:,} rows, {fields['n_features']:,} features, "
+        f"{fields['n_classes']:,} classes",
+        "training": f"{fields['epochs']:,} epochs, {fields['seconds']:.1f} s, stopped by "
+        f"{fields['stop_reason']}",
+        **_certificate_facts(fields),
+    }
+    for split, by_k in fields["top_k_accuracy"].items():
+        shown = [f"top-{k} {100 * by_k[k]:.2f}%" for k in ("1", "5", "10") if k in by_k]
+        facts[f"accuracy on {split}"] = ", ".join(shown)
+    if fields["verified"]:
+        facts["recomputed gap"] = f"{fields['recomputed']['relative_gap']:.3e}"
+    return format_facts(facts)
+
+
+def format_model(fields: dict[str, Any]) -> str:
+    """Lay out a model's description for reading."""
+    certificate = fields["certificate"]
+    facts = {
+        "model": fields["path"],
+        "loss": _format_loss(fields["loss"], fields["loss_parameters"]),
+        "features": f"{fields['n_features']:,}"
+        + ", centered" * fields["centered"]
+        + ", scaled" * fields["scaled"],
+        "classes": f"{fields['n_classes']:,}",
+        "weights": fields["dtype"] + ", with intercept" * fields["has_intercept"],
+        "probabilities": "yes" if fields["has_probabilities"] else "no",
+    }
+    if certificate:
+        facts |= _certificate_facts({**certificate, "dual": certificate["dual_value"]})
+    return format_facts(facts)
+
+
+def _format_loss(name: str, parameters: dict[str, Any]) -> str:
+    listed = ", ".join(f"{key} = {value}" for key, value in parameters.items())
+    return f"{name}, {listed}" if listed else name
+
+
+def _certificate_facts(fields: dict[str, Any]) -> dict[str, str]:
+    verdict = "certified" if fields["certified"] else "not certified"
+    return {
+        "relative gap": f"{fields['relative_gap']:.3e}, asked {fields['tol']:g}: {verdict}",
+        "primal": f"{fields['primal']:.10g}",
+        "dual": f"{fields['dual']:.10g}",
+    }
