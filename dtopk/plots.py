@@ -1,6 +1,7 @@
 """Figures of a training run, as PNG files: how it converged and how accurate its model is."""
 
 import os
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -16,6 +17,7 @@ from dtopk.atomic import replace_when_complete
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
 _MARKERS = ("o", "s", "^", "D", "v")
 _DPI = 150
+_TITLE_CHARACTERS = 66
 
 
 class ConvergencePoint(Protocol):
@@ -112,10 +114,13 @@ def draw_topk_accuracy(accuracy: Mapping[str, Mapping[int, float]], *, title: st
                 textcoords="offset points",
                 fontsize=8,
             )
-    axes.set(xlabel="k", ylabel="top-k accuracy", title=title)
+    axes.set(xlabel="k", ylabel="top-k accuracy")
+    # The whole figure's width, and a second line where it is not enough.
+    figure.suptitle(textwrap.fill(title, _TITLE_CHARACTERS), fontsize=10)
     axes.set_xticks(sorted({k for by_k in accuracy.values() for k in by_k}))
-    axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
-    axes.margins(x=0.08, y=0.12)
+    axes.yaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_formatter(PercentFormatter())
+    axes.margins(x=0.12, y=0.12)
     axes.legend(frameon=False, loc="lower right")
     _make_plain(axes)
     return figure
