@@ -136,9 +136,10 @@ def ingest(
 ) -> None:
     """Make a feature store from arrays on disk.
 
-    SOURCE is a .npy, .npz, svmlight, HDF5, Parquet, CSV or zarr file. It is streamed, so it may
-    be larger than memory. Labels may be numbers or names. A store is whole or absent: when the
-    work is broken off, the same command goes on after the last whole chunk.
+    SOURCE is a .npy, .npz, svmlight, HDF5, Parquet, CSV or zarr file, or a feature store. It is
+    streamed, so it may be larger than memory. Labels may be numbers or names. A store is whole or
+    absent: when the work is broken off, the same command goes on after the last whole chunk.
+    Classes, weights and splits of a feature store are kept, unless others are asked for.
 
     \b
     Examples:

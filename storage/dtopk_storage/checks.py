@@ -57,13 +57,7 @@ def check_batch(
         label outside the classes, or the first weight that is negative or not finite.
     """
     check_finite(X, start, store.path, chunk_rows=store.arrays[FEATURES].chunk_rows)
-    wrong = (labels < 0) | (labels >= store.n_classes)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise DatasetError(
-            f"labels must lie in 0:{store.n_classes}, got {labels[row]} in "
-            f"{_describe_row(store.arrays[LABELS], start + row)}. Ingest it again."
-        )
+    check_labels(labels, start=start, store=store)
     bad_weight = _first_bad_weight(weight)
     if bad_weight is not None:
         # Without such an array the weights are ones, and none of them is wrong.
@@ -71,6 +65,31 @@ def check_batch(
         raise DatasetError(
             f"sample weights must be finite and at least 0, got {weight[bad_weight]} in "
             f"{_describe_row(array, start + bad_weight)}. Correct the source and ingest it again."
+        )
+
+
+def check_labels(labels: NDArray[np.int32], *, start: int, store: CheckedStore) -> None:
+    """Refuse labels of a store that are codes of no class.
+
+    Parameters
+    ----------
+    labels : ndarray of shape (rows,), int32
+        As `FeatureStore.read_labels` returned it.
+    start : int
+        Row of the store that they start with.
+    store : FeatureStore
+
+    Raises
+    ------
+    DatasetError
+        Names the chunk and the row of the first such label.
+    """
+    wrong = (labels < 0) | (labels >= store.n_classes)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise DatasetError(
+            f"labels must lie in 0:{store.n_classes}, got {labels[row]} in "
+            f"{_describe_row(store.arrays[LABELS], start + row)}. Ingest it again."
         )
 
 

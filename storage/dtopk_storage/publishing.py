@@ -15,7 +15,6 @@ from dtopk_storage.files import sync_folder
 from dtopk_storage.manifest import (
     ATTRIBUTE,
     FEATURES,
-    FORMAT,
     LABELS,
     MEAN,
     ROW_ID,
@@ -24,6 +23,7 @@ from dtopk_storage.manifest import (
     Manifest,
 )
 from dtopk_storage.statistics import FeatureStatistics
+from dtopk_storage.store import is_store
 
 # Measured with float16 in the page cache, one thread, checksums included: 4 MiB chunks read at
 # 12.8 GB/s, 8 at 10, 16 at 8.2 and 32 at 3 (their memory is new to the process every time).
@@ -170,9 +170,7 @@ def check_target(path: Path, *, overwrite: bool) -> None:
         raise DatasetError(
             f"{str(path)!r} exists already. Choose another path, or overwrite it on purpose."
         )
-    metadata = path / "zarr.json"
-    is_store = metadata.is_file() and FORMAT in metadata.read_text(errors="replace")
-    if not is_store and not (path.is_dir() and not any(path.iterdir())):
+    if not is_store(path) and not (path.is_dir() and not any(path.iterdir())):
         raise DatasetError(f"{str(path)!r} must be a store to be overwritten, got something else.")
 
 

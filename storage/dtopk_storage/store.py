@@ -18,6 +18,7 @@ from dtopk_storage.errors import DatasetError
 from dtopk_storage.manifest import (
     ATTRIBUTE,
     FEATURES,
+    FORMAT,
     LABELS,
     MEAN,
     ROW_ID,
@@ -332,6 +333,17 @@ def local_folder(path: str | os.PathLike[str]) -> Path:
     if "://" in os.fspath(path):
         raise DatasetError(f"store must be a folder of this machine, got {os.fspath(path)!r}.")
     return Path(path)
+
+
+def is_store(folder: Path) -> bool:
+    """Tell whether a folder is a store, of whatever format version, whole or damaged.
+
+    Parameters
+    ----------
+    folder : Path
+    """
+    metadata = folder / "zarr.json"
+    return metadata.is_file() and FORMAT in metadata.read_text(errors="replace")
 
 
 def _read_attribute(folder: Path) -> dict[str, Any]:

@@ -19,6 +19,10 @@ def rows_of(arrangement, name, n_samples):
     return np.concatenate([order[start:stop] for start, stop in arrangement.splits[name]])
 
 
+def arranged(options, n_samples, split_names=None, own=None):
+    return arrange(options, n_samples, split_names=split_names, own=own, place="'a'")
+
+
 def names_vector(names):
     return Vector(place="'names.txt'", blocks=lambda: iter(np.array_split(np.array(names), 3)))
 
@@ -32,7 +36,7 @@ def names_vector(names):
 )
 def test_fractions_partition_the_rows(n_samples, val, test, seed, shuffle):
     options = IngestOptions(splits=(("val", val), ("test", test)), seed=seed, shuffle=shuffle)
-    arrangement = arrange(options, n_samples, None, "'a'")
+    arrangement = arranged(options, n_samples)
     assert list(arrangement.splits) == ["train", "val", "test"]
     parts = {name: rows_of(arrangement, name, n_samples) for name in arrangement.splits}
     assert len(parts["val"]) == round(val * n_samples)
@@ -51,7 +55,7 @@ def test_fractions_partition_the_rows(n_samples, val, test, seed, shuffle):
 )
 def test_named_splits_gather_their_rows(names, shuffle):
     options = IngestOptions(split_names_key="part", shuffle=shuffle)
-    arrangement = arrange(options, len(names), names_vector(names), "'a'")
+    arrangement = arranged(options, len(names), names_vector(names))
     assert next(iter(arrangement.splits)) == "train"
     for name in set(names):
         rows = rows_of(arrangement, name, len(names))
@@ -64,7 +68,7 @@ def test_splits_by_row_leave_the_rest_to_train(cuts):
     edges = [0, *cuts, 100]
     pieces = list(itertools.pairwise(edges))
     options = IngestOptions(split_rows=tuple(("val", *piece) for piece in pieces[1::2]))
-    arrangement = arrange(options, 100, None, "'a'")
+    arrangement = arranged(options, 100)
     assert arrangement.order is None
     assert arrangement.splits == {"train": tuple(pieces[::2]), "val": tuple(pieces[1::2])}
 
@@ -72,7 +76,7 @@ def test_splits_by_row_leave_the_rest_to_train(cuts):
 def test_shuffling_keeps_splits_by_row_apart():
     rows = (("train", 0, 50), ("val", 50, 60), ("train", 60, 100))
     options = IngestOptions(split_rows=rows, shuffle=True)
-    arrangement = arrange(options, 100, None, "'a'")
+    arrangement = arranged(options, 100)
     train = rows_of(arrangement, "train", 100)
     assert sorted(train) == [*range(50), *range(60, 100)]
     assert sorted(rows_of(arrangement, "val", 100)) == list(range(50, 60))
@@ -81,13 +85,13 @@ def test_shuffling_keeps_splits_by_row_apart():
 
 def test_rows_outside_an_explicit_train_belong_to_no_split():
     options = IngestOptions(split_rows=(("train", 0, 50), ("val", 60, 70)))
-    assert arrange(options, 100, None, "'a'").splits == {"train": ((0, 50),), "val": ((60, 70),)}
+    assert arranged(options, 100).splits == {"train": ((0, 50),), "val": ((60, 70),)}
 
 
 def test_the_seed_decides():
     def draw(seed):
         options = IngestOptions(splits=(("val", 0.5),), seed=seed)
-        return rows_of(arrange(options, 100, None, "'a'"), "val", 100).tolist()
+        return rows_of(arranged(options, 100), "val", 100).tolist()
 
     assert draw(1) == draw(1)
     assert draw(1) != draw(2)
@@ -95,7 +99,7 @@ def test_the_seed_decides():
 
 def test_fractions_with_train_sum_to_one():
     options = IngestOptions(splits=(("train", 0.8), ("val", 0.2)))
-    assert arrange(options, 50, None, "'a'").splits == {"train": ((0, 40),), "val": ((40, 50),)}
+    assert arranged(options, 50).splits == {"train": ((0, 40),), "val": ((40, 50),)}
 
 
 BAD_OPTIONS = {
@@ -133,21 +137,21 @@ BAD_ROWS = {
 @pytest.mark.parametrize(("rows", "message"), BAD_ROWS.values(), ids=BAD_ROWS)
 def test_bad_splits_by_row_are_refused(rows, message):
     with pytest.raises(DatasetError, match=message):
-        arrange(IngestOptions(split_rows=rows), 100, None, "'a'")
+        arranged(IngestOptions(split_rows=rows), 100)
 
 
 def test_a_fraction_that_rounds_to_no_row_is_refused():
     with pytest.raises(DatasetError, match="split 'val' of 'a' must have at least 1 row"):
-        arrange(IngestOptions(splits=(("val", 0.001),)), 100, None, "'a'")
+        arranged(IngestOptions(splits=(("val", 0.001),)), 100)
 
 
 def test_names_without_train_are_refused():
     options = IngestOptions(split_names_key="part")
     with pytest.raises(DatasetError, match=r"must include 'train', got \['a', 'b'\] in 'names"):
-        arrange(options, 4, names_vector(["a", "b", "a", "b"]), "'a'")
+        arranged(options, 4, names_vector(["a", "b", "a", "b"]))
 
 
 def test_names_of_another_length_are_refused():
     options = IngestOptions(split_names_key="part")
     with pytest.raises(DatasetError, match=r"as many rows as the labels, 5, got 4 in 'names\.txt'"):
-        arrange(options, 5, names_vector(["train"] * 4), "'a'")
+        arranged(options, 5, names_vector(["train"] * 4))

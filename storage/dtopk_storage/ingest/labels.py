@@ -50,6 +50,17 @@ class LabelEncoder:
         self._parts.append(np.array(codes, np.int32)[inverse])
         self._n_rows += len(values)
 
+    def declare(self, classes: NDArray[Any]) -> None:
+        """Take in classes that need not have a row.
+
+        Parameters
+        ----------
+        classes : ndarray of shape (n_classes,)
+            Of the same types as labels.
+        """
+        for name in self._check(classes).tolist():
+            self._provisional.setdefault(name, len(self._provisional))
+
     def finish(self) -> tuple[NDArray[np.int32], tuple[str, ...], ClassNameType]:
         """Return the codes, the class names and what type the names were.
 
@@ -143,6 +154,8 @@ def read_labels(
         As `LabelEncoder.finish` returns them.
     """
     encoder = LabelEncoder(vector.place, is_text=vector.is_text)
+    if vector.classes is not None:
+        encoder.declare(vector.classes)
     done = 0
     for block in vector.blocks():
         encoder.add(block)

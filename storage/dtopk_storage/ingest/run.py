@@ -164,7 +164,11 @@ def _open_inputs(origin: Path, options: IngestOptions) -> _Inputs:
     inputs = _Inputs(
         source=source,
         labels=open_vector(options.labels, options.labels_key),
-        weights=open_vector(options.weights, options.weights_key) if options.has_weights else None,
+        weights=(
+            open_vector(options.weights, options.weights_key)
+            if options.has_weights
+            else source.open_weights()
+        ),
         split_names=(
             open_vector(options.split_names, options.split_names_key)
             if options.has_split_names
@@ -226,7 +230,13 @@ class _Run:
         self._check_length("features", rows.place, rows.n_samples, n_samples)
         weights = self._read_weights(n_samples)
         place = repr(str(self._origin))
-        arrangement = arrange(self._options, n_samples, self._inputs.split_names, place)
+        arrangement = arrange(
+            self._options,
+            n_samples,
+            split_names=self._inputs.split_names,
+            own=self._inputs.source.splits,
+            place=place,
+        )
         order = arrangement.order
         manifest = Manifest(
             n_samples=n_samples,
@@ -238,7 +248,7 @@ class _Run:
             splits=arrangement.splits,
             has_sample_weight=weights is not None,
             has_row_id=order is not None,
-            provenance=_provenance(self._origin, self._options, rows),
+            provenance=_provenance(self._origin, self._options, rows, self._inputs.source),
         )
         columns = Columns(
             labels=labels if order is None else labels[order],
@@ -386,7 +396,9 @@ class _Run:
         self._progress(IngestProgress(stage=stage, rows=rows, n_samples=n_samples))
 
 
-def _provenance(origin: Path, options: IngestOptions, rows: SourceFeatures) -> dict[str, object]:
+def _provenance(
+    origin: Path, options: IngestOptions, rows: SourceFeatures, source: Source
+) -> dict[str, object]:
     """Say where the rows are from and what was done to them; nothing that differs by the run."""
     newest_s = describe_files(origin)["newest_ns"] / 1e9
     modified = datetime.datetime.fromtimestamp(newest_s, datetime.UTC)
@@ -405,4 +417,6 @@ def _provenance(origin: Path, options: IngestOptions, rows: SourceFeatures) -> d
     ):
         if path is not None:
             fields[name] = os.path.abspath(path)
+    if source.provenance:
+        fields["source_provenance"] = source.provenance
     return fields

@@ -25,7 +25,12 @@ class Arrangement:
 
 
 def arrange(
-    options: IngestOptions, n_samples: int, split_names: Vector | None, place: str
+    options: IngestOptions,
+    n_samples: int,
+    *,
+    split_names: Vector | None,
+    own: dict[str, Ranges] | None,
+    place: str,
 ) -> Arrangement:
     """Decide the split and the place of every row.
 
@@ -38,6 +43,8 @@ def arrange(
     n_samples : int
     split_names : Vector or None
         Name of each row's split.
+    own : mapping of str to row ranges, or None
+        Splits that the source has; they hold when no others are asked for.
     place : str
         Of the source, for messages.
 
@@ -50,6 +57,8 @@ def arrange(
         arrangement = _gather(*_named_members(split_names, n_samples))
     elif options.splits:
         arrangement = _gather(*_drawn_members(options.splits, n_samples, rng))
+    elif own is not None and not options.split_rows:
+        arrangement = Arrangement(splits=own, order=None)
     else:
         splits = _ranges_by_row(options.split_rows, n_samples, place)
         arrangement = Arrangement(splits=splits, order=None)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk_storage.errors import DatasetError
+from dtopk_storage.manifest import Ranges
 
 IndexBase = Literal["auto", "0", "1"]
 
@@ -72,6 +73,8 @@ class Vector:
     """Column of a table that it is, which then is no feature."""
     is_text: bool = False
     """Whether the values are strings only because a text file has no types."""
+    classes: NDArray[Any] | None = None
+    """All that the values may be, of shape (n_classes,), where the source says so."""
 
 
 class Source(abc.ABC):
@@ -101,6 +104,20 @@ class Source(abc.ABC):
             Name of the member, dataset, array or column. None looks for labels by the usual
             names.
         """
+
+    def open_weights(self) -> Vector | None:
+        """Open the sample weights that the source has without being asked, if any."""
+        return None
+
+    @property
+    def splits(self) -> dict[str, Ranges] | None:
+        """Row ranges of each split, or None when the source has no splits."""
+        return None
+
+    @property
+    def provenance(self) -> dict[str, object]:
+        """What the source says of where its rows are from."""
+        return {}
 
 
 def block_rows(n_features: int, itemsize: int) -> int:

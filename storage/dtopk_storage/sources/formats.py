@@ -1,31 +1,32 @@
 """The format of a file, from its name."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from dtopk_storage.errors import DatasetError
 from dtopk_storage.sources.base import Source, SourceOptions
 from dtopk_storage.sources.csv_table import CsvSource
+from dtopk_storage.sources.feature_store import open_zarr
 from dtopk_storage.sources.hdf5 import Hdf5Source
 from dtopk_storage.sources.npy import NpySource
 from dtopk_storage.sources.npz import NpzSource
 from dtopk_storage.sources.parquet import ParquetSource
 from dtopk_storage.sources.svmlight import SvmlightSource
 from dtopk_storage.sources.text import COMPRESSED, TextSource
-from dtopk_storage.sources.zarr_array import ZarrSource
 
-FORMATS: dict[str, type[Source]] = {
+FORMATS: dict[str, Callable[[Path, SourceOptions], Source]] = {
     "npy": NpySource,
     "npz": NpzSource,
     "svmlight": SvmlightSource,
     "hdf5": Hdf5Source,
     "parquet": ParquetSource,
     "csv": CsvSource,
-    "zarr": ZarrSource,
+    "zarr": open_zarr,
 }
 """Formats that features may come in."""
 
 # One value a line is a format for labels and weights alone.
-_READERS: dict[str, type[Source]] = {**FORMATS, "text": TextSource}
+_READERS = {**FORMATS, "text": TextSource}
 
 _SUFFIXES = {
     ".npy": "npy",

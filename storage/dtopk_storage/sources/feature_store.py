@@ -1,0 +1,105 @@
+"""A store made before, to make another one of: of other chunks, dtype, order or splits."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from dtopk_storage.checks import check_labels
+from dtopk_storage.manifest import LABELS, ROW_ID, SAMPLE_WEIGHT, Ranges
+from dtopk_storage.sources.base import (
+    Source,
+    SourceFeatures,
+    SourceOptions,
+    Vector,
+    block_rows,
+    choose_key,
+)
+from dtopk_storage.sources.zarr_array import ZarrSource
+from dtopk_storage.store import is_store, open_store
+
+
+def open_zarr(path: Path, options: SourceOptions) -> Source:
+    """Open a zarr folder as the store that it is, or as the arrays that it has.
+
+    Parameters
+    ----------
+    path : Path
+    options : SourceOptions
+    """
+    return StoreSource(path, options) if is_store(path) else ZarrSource(path, options)
+
+
+class StoreSource(Source):
+    """A store, read as its manifest says.
+
+    Labels are names of classes, those without rows among the classes too. Sample weights and
+    splits are those of the store, unless others are asked for.
+    """
+
+    def __init__(self, path: Path, options: SourceOptions) -> None:
+        super().__init__(path, options)
+        self._store = open_store(path)
+
+    @property
+    def splits(self) -> dict[str, Ranges]:
+        """Row ranges of each split."""
+        return self._store.splits
+
+    @property
+    def provenance(self) -> dict[str, object]:
+        """Where the rows are from and what was done to them."""
+        return self._store.provenance
+
+    def open_features(self) -> SourceFeatures:
+        """Open the features."""
+        store = self._store
+        place = repr(str(self.path))
+        if self.options.features_key is not None:
+            choose_key(self.options.features_key, ["features"], (), what="features", place=place)
+
+        def blocks(start: int) -> Iterator[NDArray[Any]]:
+            while start < store.n_samples:
+                stop = min((start // store.chunk_rows + 1) * store.chunk_rows, store.n_samples)
+                yield store.read_features(start, stop)
+                start = stop
+
+        return SourceFeatures(
+            place=place,
+            n_samples=store.n_samples,
+            n_features=store.n_features,
+            dtype=store.dtype,
+            blocks=blocks,
+        )
+
+    def open_vector(self, key: str | None) -> Vector:
+        """Open the labels, by the names of their classes, or another array by its name."""
+        place = repr(str(self.path))
+        key = choose_key(key, self._vectors(), (LABELS,), what="labels", place=place)
+        if key != LABELS:
+            return Vector(place=f"{key!r} of {place}", blocks=lambda: self._read(key))
+        return Vector(
+            place=f"{key!r} of {place}",
+            blocks=self._read_names,
+            classes=self._store.classes,
+        )
+
+    def open_weights(self) -> Vector | None:
+        """Open the sample weights, if there are any."""
+        return self.open_vector(SAMPLE_WEIGHT) if self._store.has_sample_weight else None
+
+    def _vectors(self) -> list[str]:
+        return [name for name in (LABELS, SAMPLE_WEIGHT, ROW_ID) if name in self._store.arrays]
+
+    def _read_names(self) -> Iterator[NDArray[Any]]:
+        start = 0
+        for labels in self._read(LABELS):
+            check_labels(labels, start=start, store=self._store)
+            yield self._store.classes[labels]
+            start += len(labels)
+
+    def _read(self, name: str) -> Iterator[NDArray[Any]]:
+        rows = block_rows(1, 64)
+        for start in range(0, self._store.n_samples, rows):
+            yield self._store.arrays[name].read(start, min(start + rows, self._store.n_samples))
