@@ -1,6 +1,7 @@
 """`dtopk predict`: the best classes of every row, written to a file."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ from numpy.typing import NDArray
 from dtopk.cli.output import answer, answer_json, json_option, tell_written
 from dtopk.cli.prediction_files import check_target, open_predictions
 from dtopk.cli.progress import RowProgress
-from dtopk.job.scoring import TopClasses, batch_rows, check_features, iter_array_batches, widen
+from dtopk.job.scoring import TopClasses, batch_rows, check_features, widen
 from dtopk.model import Model, load_model, select_topk
-from dtopk_storage import open_store
+from dtopk_storage import FeatureStore, check_batch, open_store
 
 
 @click.command()
@@ -37,7 +38,8 @@ def predict(
 
     INPUT is a feature store, or a .npy file of features. OUTPUT ends in .csv, .parquet or .zarr;
     it has, of every row, its number and the k best classes by name with their scores. (In zarr
-    the classes are codes into the attribute 'class_names'.)
+    the classes are codes into the attribute 'class_names'.) Where a store's rows stand in another
+    order than its source's, 'row_id' has the row of the source.
     """
     model = load_model(model_path)
     k = min(5, model.n_classes) if k is None else k
@@ -45,40 +47,65 @@ def predict(
         raise ValueError(f"k must be between 1 and n_classes = {model.n_classes}, got {k}.")
     target = Path(output_path)
     check_target(target, Path(input_path), overwrite=overwrite)
-    n_rows, batches = _open_input(Path(input_path), split, model)
+    source = _open_input(Path(input_path), split, model)
     done = 0
     with (
         RowProgress("predicting") as progress,
-        open_predictions(target, model=model, n_rows=n_rows, k=k) as write,
+        open_predictions(
+            target, model=model, n_rows=source.n_rows, k=k, has_row_id=source.has_row_id
+        ) as write,
     ):
-        for start, X in batches:
-            write(_find_top(model, start, X, k))
-            done += len(X)
-            progress(done, n_rows)
+        for part in source.parts:
+            write(_find_top(model, part, k))
+            done += len(part.X)
+            progress(done, source.n_rows)
     tell_written(target)
     if as_json:
-        answer_json({"output": output_path, "n_samples": n_rows, "k": k})
+        answer_json({"output": output_path, "n_samples": source.n_rows, "k": k})
     else:
-        answer(f"{n_rows:,} rows, {k} classes each")
+        answer(f"{source.n_rows:,} rows, {k} classes each")
 
 
-def _open_input(
-    path: Path, split: str, model: Model
-) -> tuple[int, Iterator[tuple[int, NDArray[Any]]]]:
-    """Count the rows of the input and open them, as batches with the number of their first row."""
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """Consecutive rows of the input."""
+
+    start: int
+    X: NDArray[Any]
+    row_id: NDArray[np.int64] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Input:
+    """What is predicted."""
+
+    n_rows: int
+    has_row_id: bool
+    parts: Iterator[_Part]
+
+
+def _open_input(path: Path, split: str, model: Model) -> _Input:
     if path.suffix == ".npy":
         return _open_array(path, split, model)
     store = open_store(path)
     check_features(model, store)
     name = split or None
-    n_rows = store.n_samples if name is None else store.split_size(name)
-    batches = store.iter_batches(name, batch_rows(model))
-    return n_rows, ((batch.start, widen(batch.X, model.W.dtype)) for batch in batches)
+    return _Input(
+        n_rows=store.n_samples if name is None else store.split_size(name),
+        has_row_id=store.has_row_id,
+        parts=_iter_store(store, name, model),
+    )
 
 
-def _open_array(
-    path: Path, split: str, model: Model
-) -> tuple[int, Iterator[tuple[int, NDArray[Any]]]]:
+def _iter_store(store: FeatureStore, split: str | None, model: Model) -> Iterator[_Part]:
+    for batch in store.iter_batches(split, batch_rows(model)):
+        start, stop = batch.start, batch.start + len(batch.X)
+        check_batch(batch.X, batch.y, batch.weight, start=start, store=store)
+        row_id = store.read_row_id(start, stop) if store.has_row_id else None
+        yield _Part(start=start, X=widen(batch.X, model.W.dtype), row_id=row_id)
+
+
+def _open_array(path: Path, split: str, model: Model) -> _Input:
     if split:
         raise ValueError(f"--split must be left out for a .npy file, got {split!r}.")
     X = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -87,18 +114,24 @@ def _open_array(
             f"{str(path)!r} must hold numbers of shape (n_samples, {model.n_features}), as the "
             f"model was trained on, got {X.dtype} of shape {X.shape}."
         )
-    return len(X), iter_array_batches(X, batch_rows(model))
+    rows = batch_rows(model)
+    parts = (
+        _Part(start=start, X=X[start : start + rows], row_id=None)
+        for start in range(0, len(X), rows)
+    )
+    return _Input(n_rows=len(X), has_row_id=False, parts=parts)
 
 
-def _find_top(model: Model, start: int, X: NDArray[Any], k: int) -> TopClasses:
+def _find_top(model: Model, part: _Part, k: int) -> TopClasses:
     try:
-        scores = model.decision_function(X)
+        scores = model.decision_function(part.X)
     except ValueError as error:
-        raise ValueError(f"{error} Rows are counted from row {start} of the input.") from error
+        raise ValueError(f"{error} Rows are counted from row {part.start} of the input.") from error
     columns = select_topk(scores, k)
     return TopClasses(
-        start=start,
+        start=part.start,
         columns=columns,
         labels=model.classes[columns],
         scores=np.take_along_axis(scores, columns, axis=1),
+        row_id=part.row_id,
     )

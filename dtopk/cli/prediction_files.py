@@ -65,7 +65,9 @@ def check_target(path: Path, source: Path, *, overwrite: bool) -> None:
 
 
 @contextlib.contextmanager
-def open_predictions(path: Path, *, model: Model, n_rows: int, k: int) -> Iterator[WriteTop]:
+def open_predictions(
+    path: Path, *, model: Model, n_rows: int, k: int, has_row_id: bool
+) -> Iterator[WriteTop]:
     """Open a file that appears under its name once all rows are written.
 
     Parameters
@@ -77,22 +79,26 @@ def open_predictions(path: Path, *, model: Model, n_rows: int, k: int) -> Iterat
         Rows that will be written.
     k : int
         Classes of a row.
+    has_row_id : bool
+        Whether the rows come with their number in the source.
 
     Yields
     ------
     callable
         Takes a `TopClasses`, the next rows.
     """
-    with _OPENERS[path.suffix](path, model, n_rows, k) as write:
+    with _OPENERS[path.suffix](path, model, n_rows, k, has_row_id) as write:
         yield write
 
 
 @contextlib.contextmanager
-def _open_csv(path: Path, model: Model, n_rows: int, k: int) -> Iterator[WriteTop]:
+def _open_csv(
+    path: Path, model: Model, n_rows: int, k: int, has_row_id: bool
+) -> Iterator[WriteTop]:
     with replace_when_complete(path) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(_column_names(k))
+        writer.writerow(_column_names(k, has_row_id))
 
         def write(top: TopClasses) -> None:
             columns = [column.tolist() for column in _columns(top).values()]
@@ -104,12 +110,14 @@ def _open_csv(path: Path, model: Model, n_rows: int, k: int) -> Iterator[WriteTo
 
 
 @contextlib.contextmanager
-def _open_parquet(path: Path, model: Model, n_rows: int, k: int) -> Iterator[WriteTop]:
+def _open_parquet(
+    path: Path, model: Model, n_rows: int, k: int, has_row_id: bool
+) -> Iterator[WriteTop]:
     pa, pq = _import_pyarrow()
     label_type = pa.int64() if model.classes.dtype.kind in "iu" else pa.string()
     score_type = pa.from_numpy_dtype(model.W.dtype)
-    types = [pa.int64(), *[label_type, score_type] * k]
-    schema = pa.schema(list(zip(_column_names(k), types, strict=True)))
+    types = [*[pa.int64()] * (1 + has_row_id), *[label_type, score_type] * k]
+    schema = pa.schema(list(zip(_column_names(k, has_row_id), types, strict=True)))
     with replace_when_complete(path) as file, pq.ParquetWriter(file, schema) as writer:
 
         def write(top: TopClasses) -> None:
@@ -120,17 +128,24 @@ def _open_parquet(path: Path, model: Model, n_rows: int, k: int) -> Iterator[Wri
 
 
 @contextlib.contextmanager
-def _open_zarr(path: Path, model: Model, n_rows: int, k: int) -> Iterator[WriteTop]:
+def _open_zarr(
+    path: Path, model: Model, n_rows: int, k: int, has_row_id: bool
+) -> Iterator[WriteTop]:
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
         partial.mkdir()
         write_text(partial / "zarr.json", _zarr_group(model))
         rows = _ZarrColumn(partial / "row", (n_rows,), np.dtype(np.int64))
+        row_ids = None
+        if has_row_id:
+            row_ids = _ZarrColumn(partial / "row_id", (n_rows,), np.dtype(np.int64))
         codes = _ZarrColumn(partial / "label_codes", (n_rows, k), np.dtype(np.int32))
         scores = _ZarrColumn(partial / "scores", (n_rows, k), model.W.dtype)
 
         def write(top: TopClasses) -> None:
             rows.append(np.arange(top.start, top.start + len(top.columns)))
+            if row_ids is not None and top.row_id is not None:
+                row_ids.append(top.row_id)
             codes.append(top.columns.astype(np.int32))
             scores.append(top.scores)
 
@@ -188,8 +203,8 @@ _OPENERS: dict[str, Callable[..., contextlib.AbstractContextManager[WriteTop]]] 
 }
 
 
-def _column_names(k: int) -> list[str]:
-    names = ["row"]
+def _column_names(k: int, has_row_id: bool) -> list[str]:
+    names = ["row", *["row_id"] * has_row_id]
     for place in range(1, k + 1):
         names += [f"label_{place}", f"score_{place}"]
     return names
@@ -197,9 +212,13 @@ def _column_names(k: int) -> list[str]:
 
 def _columns(top: TopClasses) -> dict[str, NDArray[Any]]:
     arrays = [np.arange(top.start, top.start + len(top.columns))]
+    if top.row_id is not None:
+        arrays.append(top.row_id)
     for place in range(top.columns.shape[1]):
         arrays += [top.labels[:, place], top.scores[:, place]]
-    return dict(zip(_column_names(top.columns.shape[1]), arrays, strict=True))
+    return dict(
+        zip(_column_names(top.columns.shape[1], top.row_id is not None), arrays, strict=True)
+    )
 
 
 def _zarr_group(model: Model) -> str:

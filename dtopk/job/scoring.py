@@ -1,6 +1,6 @@
 """Run a model over the rows of a store: its accuracy, and its best classes of every row."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dtopk.evaluation import AccuracyCounts, match_classes
 from dtopk.kernels.rows import gather_rows
 from dtopk.model import Model
-from dtopk_storage import FeatureStore
+from dtopk_storage import FeatureStore, check_batch
 
 _BATCH_BYTES = 64 * 10**6
 """Features and scores of a batch take about so much memory."""
@@ -41,6 +41,8 @@ def evaluate_split(
 
     Raises
     ------
+    DatasetError
+        If a row has NaN or infinity, or a label outside the store's classes.
     ValueError
         If the store has other features, or a row of a class that the model was not trained on.
     """
@@ -51,6 +53,7 @@ def evaluate_split(
     counts = AccuracyCounts(n_classes=model.n_classes)
     n_rows = store.split_size(split)
     for batch in store.iter_batches(split, batch_rows(model)):
+        check_batch(batch.X, batch.y, batch.weight, start=batch.start, store=store)
         y = columns[batch.y]
         _check_known(y, batch.y, batch.start, store, split)
         counts.update(y, model.decision_function(widen(batch.X, model.W.dtype)))
@@ -71,6 +74,9 @@ class TopClasses:
     """Their class names, shape (n_rows, k)."""
     scores: NDArray[Any]
     """Their scores, shape (n_rows, k)."""
+    row_id: NDArray[np.int64] | None
+    """Which row of the store's source each one was, shape (n_rows,); None where that is its own
+    number."""
 
 
 def check_features(model: Model, store: FeatureStore) -> None:
@@ -105,12 +111,6 @@ def widen(X: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     out = np.empty(X.shape, dtype)
     gather_rows(X, np.arange(len(X)), None, None, 0.0, out)
     return out
-
-
-def iter_array_batches(X: NDArray[Any], rows: int) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Cut an array into runs of rows, each with the number of its first."""
-    for start in range(0, len(X), rows):
-        yield start, X[start : start + rows]
 
 
 def _check_known(

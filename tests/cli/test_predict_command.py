@@ -4,6 +4,7 @@ import csv
 
 import numpy as np
 import pytest
+import zarr
 
 from dtopk.cli import prediction_files
 from dtopk.model import load_model
@@ -47,7 +48,6 @@ def test_predict_writes_parquet(call_json, store, model_path, tmp_path, expected
 
 @pytest.mark.parametrize("chunk_rows", [7, 50, 65536])
 def test_predict_writes_zarr(call, store, model_path, tmp_path, expected, monkeypatch, chunk_rows):
-    zarr = pytest.importorskip("zarr")
     monkeypatch.setattr(prediction_files, "_ZARR_CHUNK_ROWS", chunk_rows)
     target = tmp_path / "p.zarr"
     assert call("predict", model_path, store.path, target, "--split=test", "--k=2").status == 0
@@ -57,6 +57,56 @@ def test_predict_writes_zarr(call, store, model_path, tmp_path, expected, monkey
     np.testing.assert_array_equal(names[group["label_codes"][:]], labels)
     np.testing.assert_array_equal(group["scores"][:], scores)
     np.testing.assert_array_equal(group["row"][:], np.arange(120, 170))
+
+
+@pytest.fixture
+def shuffled(call, tmp_path):
+    """Ingest 100 rows whose first feature is their number, in a drawn order."""
+    X, y = make_rows(100, seed=2)
+    X[:, 0] = np.arange(100)
+    np.savez(tmp_path / "X.npz", X=X, y=np.array(["ant", "bee", "cat", "dog"])[y])
+    path = tmp_path / "shuffled.zarr"
+    result = call("ingest", tmp_path / "X.npz", path, "--split", "test=0.3")
+    assert result.status == 0, result.err
+    return X, path
+
+
+def read_rows(target):
+    """Read the columns 'row_id' and 'score_1'."""
+    if target.suffix == ".csv":
+        with target.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        table = {name: [row[name] for row in rows] for name in ("row_id", "score_1")}
+    elif target.suffix == ".parquet":
+        table = pytest.importorskip("pyarrow.parquet").read_table(target).to_pydict()
+    else:
+        group = zarr.open_group(target, mode="r")
+        table = {"row_id": group["row_id"][:], "score_1": group["scores"][:, 0]}
+    return np.array(table["row_id"], dtype=int), np.array(table["score_1"], dtype=np.float32)
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p.parquet", "p.zarr"])
+def test_predictions_name_the_row_of_the_source(call, shuffled, model_path, tmp_path, name):
+    X, path = shuffled
+    target = tmp_path / name
+    assert call("predict", model_path, path, target, "--split", "test", "--k", 1).status == 0
+    row_id, scores = read_rows(target)
+    assert len(row_id) == 30
+    _, expected = load_model(model_path).predict_topk(X[row_id], 1)
+    np.testing.assert_allclose(scores, expected[:, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("command", ["predict", "evaluate"])
+def test_values_that_are_not_finite_are_named(call, store, model_path, tmp_path, command, value):
+    """Written by another program, with the checksum that belongs to it."""
+    array = zarr.open_array(f"{store.path}/features", mode="r+")
+    array[130, 2] = value
+    targets = [tmp_path / "p.csv"] if command == "predict" else []
+    result = call(command, model_path, store.path, *targets, "--split", "test")
+    assert result.status == 2
+    assert f"features must be finite, got {value} in chunk 4, row 130, column 2" in result.err
+    assert not (tmp_path / "p.csv").exists()
 
 
 def test_predict_takes_all_rows_without_a_split(call_json, store, model_path, tmp_path):
