@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dtopk.cli.output import answer, answer_json, format_facts, format_table, json_option, tell
 from dtopk.cli.progress import RowProgress
 from dtopk_storage import FeatureStore, open_store
+from dtopk_storage.checks import check_labels
 from dtopk_storage.files import size_on_disk
 
 _NAMES_SHOWN = 5
@@ -106,7 +107,9 @@ def describe_store(path: str) -> dict[str, Any]:
 def _describe_split(store: FeatureStore, split: str) -> dict[str, Any]:
     counts = np.zeros(store.n_classes, np.int64)
     for start, stop in store.split_ranges(split):
-        counts += np.bincount(store.read_labels(start, stop), minlength=store.n_classes)
+        labels = store.read_labels(start, stop)
+        check_labels(labels, start=start, store=store)
+        counts += np.bincount(labels, minlength=store.n_classes)
     return {
         "n_samples": store.split_size(split),
         "ranges": store.split_ranges(split),

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import zarr
 
 from dtopk.job import ModelSection, OutputSection, TrackingSection, TrainJob, train
 from tests.small_stores import make_rows, make_store
@@ -60,6 +61,15 @@ def test_info_verifies(call_json, call, store):
     result = call("info", store.path, "--verify")
     assert result.status == 2
     assert "crc32c of chunk 3 (rows 96:128) of" in result.err
+
+
+@pytest.mark.parametrize("label", [-1, 10**6])
+def test_info_names_a_label_of_no_class(call, store, label):
+    """Another program may write a store, and no checksum tells of such a label."""
+    zarr.open_group(store.path, mode="r+")["labels"][5] = label
+    result = call("info", store.path)
+    assert result.status == 2
+    assert f"got {label} in chunk 0, row 5 of" in result.err
 
 
 @pytest.mark.parametrize("name", ["nowhere", "."])
