@@ -1,6 +1,6 @@
 """`dtopk info`: what a feature store, a run or a model holds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -164,9 +164,17 @@ def format_store(fields: dict[str, Any]) -> str:
     ]
     header = ("split", "rows", "classes", "fewest", "median", "most", "rarest class")
     parts = [format_facts(facts), format_table(splits, header=header)]
-    if fields["provenance"]:
-        parts.append("made from\n" + format_facts(fields["provenance"]))
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *_format_provenance(fields["provenance"])])
+
+
+def _format_provenance(provenance: Mapping[str, Any]) -> list[str]:
+    """Lay out where a store is from and, where that is another store, where that one is from."""
+    parts: list[str] = []
+    while provenance:
+        facts = {name: value for name, value in provenance.items() if name != "source_provenance"}
+        parts.append(f"{'which was ' if parts else ''}made from\n" + format_facts(facts))
+        provenance = provenance.get("source_provenance", {})
+    return parts
 
 
 def _shorten(names: Sequence[str]) -> str:

@@ -72,6 +72,16 @@ def test_ingest_takes_keys_and_the_base_of_indices(call, tmp_path):
     assert open_store(tmp_path / "n").read_features(0, 2).tolist() == [[0, 1, 0], [0, 0, 4]]
 
 
+def test_info_tells_what_the_source_of_a_source_was(call, source, tmp_path):
+    assert call("ingest", source, tmp_path / "s", "--divide-by", "15").status == 0
+    assert call("ingest", tmp_path / "s", tmp_path / "t", "--dtype", "float16").status == 0
+    out = call("info", tmp_path / "t").out
+    own, before = out.split("which was made from\n")
+    assert f"source           {tmp_path / 's'}\n" in own
+    assert f"source           {source}\n" in before
+    assert "divide by        15.0\n" in before
+
+
 def test_ingest_replaces_a_store_only_when_asked(call, source, tmp_path):
     assert call("ingest", source, tmp_path / "s").status == 0
     result = call("ingest", source, tmp_path / "s", "--dtype", "float64")
