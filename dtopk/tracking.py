@@ -294,11 +294,42 @@ def _load_pyfunc(data_path: str) -> PyfuncTopK:
     return PyfuncTopK(load_model(data_path))
 
 
-def find_experiment(uri: str, experiment: str) -> str:
-    """Find the id of an experiment by its name; empty if there is none."""
-    with quiet_mlflow():
-        found = MlflowClient(tracking_uri=uri).get_experiment_by_name(experiment)
-    return "" if found is None else str(found.experiment_id)
+def list_experiments(uri: str) -> dict[str, str]:
+    """List the experiments that have runs, that of the newest run first.
+
+    Parameters
+    ----------
+    uri : str
+        Tracking URI.
+
+    Returns
+    -------
+    dict
+        The id of each experiment by its name.
+
+    Raises
+    ------
+    ValueError
+        If MLflow cannot read the store.
+    """
+    started = {}
+    try:
+        with quiet_mlflow():
+            client = MlflowClient(tracking_uri=uri)
+            for experiment in client.search_experiments():
+                runs = client.search_runs(
+                    [experiment.experiment_id], order_by=["start_time DESC"], max_results=1
+                )
+                if runs:
+                    started[experiment] = runs[0].info.start_time
+    # MLflow raises what its stores do, as in `MlflowRun`.
+    except Exception as error:
+        message = str(error).partition("\n")[0]
+        raise ValueError(
+            f"tracking store must be one that MLflow can read, got {uri!r}: {message}"
+        ) from error
+    newest_first = sorted(started, key=lambda experiment: started[experiment], reverse=True)
+    return {str(each.name): str(each.experiment_id) for each in newest_first}
 
 
 @contextlib.contextmanager

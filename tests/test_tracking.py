@@ -12,7 +12,7 @@ from dtopk.tracking import (
     MlflowClient,
     MlflowRun,
     default_tracking_uri,
-    find_experiment,
+    list_experiments,
     mlflow,
     save_pyfunc,
 )
@@ -158,9 +158,20 @@ def test_metrics_wait_until_they_can_be_sent(run, client, monkeypatch, caplog):
     assert client.get_run(run.run_id).data.metrics == {"gap": 0.5}
 
 
-def test_experiment_is_found_by_name(run, uri):
-    assert find_experiment(uri, "dtopk") == run.experiment_id
-    assert find_experiment(uri, "no such experiment") == ""
+def test_experiments_with_runs_are_listed_the_newest_first(run, uri, client):
+    """One without runs, as MLflow's own 'Default', is left out."""
+    other = MlflowRun(uri=uri, experiment="other", run_name="b", tags={})
+    assert list(list_experiments(uri).items()) == [
+        ("other", other.experiment_id), ("dtopk", run.experiment_id),
+    ]  # fmt: skip
+    client.delete_run(other.run_id)
+    assert list(list_experiments(uri)) == ["dtopk"]
+
+
+def test_experiments_of_no_store_are_refused(tmp_path):
+    (tmp_path / "mlflow.db").write_text("no database")
+    with pytest.raises(ValueError, match="tracking store must be one that MLflow can read, got"):
+        list_experiments(f"sqlite:///{tmp_path / 'mlflow.db'}")
 
 
 def test_default_uri_is_sqlite_beside_the_runs(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ _COMMANDS = {
     "evaluate": "Show how accurate a model is on a store.",
     "predict": "Write the best classes of every row to a file.",
     "losses": "List the losses and what they take.",
-    "ui": "Open the runs recorded with MLflow in a browser.",
+    "ui": "Serve the runs recorded with MLflow as web pages.",
     "bench": "Measure the speed of training on this machine.",
 }
 

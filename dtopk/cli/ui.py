@@ -14,30 +14,45 @@ from dtopk.cli.output import answer, tell
     "--uri", default="",
     help="MLflow tracking URI.  [default: $MLFLOW_TRACKING_URI, or runs/mlflow.db]",
 )  # fmt: skip
-@click.option("--experiment", default="dtopk", show_default=True, help="Experiment to link to.")
+@click.option(
+    "--experiment", default="", help="Experiment to link to.  [default: that of the newest run]"
+)
 @click.option(
     "--port", type=click.IntRange(1, 65535), default=5000, show_default=True,
     help="Port of this machine that the pages are served on.",
 )  # fmt: skip
 def ui(uri: str, experiment: str, port: int) -> None:
-    """Open the runs recorded with MLflow in a browser.
+    """Serve the runs recorded with MLflow as web pages.
 
-    Serves the pages on this machine alone until Ctrl-C. For a tracking server, whose pages are
-    up already, it prints their address.
+    Prints the address to open in a browser, and serves it on this machine alone until Ctrl-C. For
+    a tracking server, whose pages are up already, it only prints the address.
     """
-    from dtopk.tracking import default_tracking_uri, find_experiment
+    from dtopk.tracking import default_tracking_uri
 
     uri = uri or default_tracking_uri("runs")
     _check_database(uri)
-    experiment_id = find_experiment(uri, experiment)
-    if not experiment_id:
-        raise ValueError(f"experiment must be one of those at {uri!r}, got {experiment!r}.")
+    experiment_id = _choose_experiment(uri, experiment)
     if uri.startswith(("http://", "https://")):
         answer(_page(uri.rstrip("/"), experiment_id))
         return
     answer(_page(f"http://127.0.0.1:{port}", experiment_id))
     tell("Starting the server; it stops with Ctrl-C.")
     _serve(uri, port)
+
+
+def _choose_experiment(uri: str, name: str) -> str:
+    """Return the id of the experiment of that name, or of the one with the newest run."""
+    from dtopk.tracking import list_experiments
+
+    ids = list_experiments(uri)
+    if not ids:
+        raise ValueError(f"tracking store must have runs, got none at {uri!r}. Train first.")
+    if not name:
+        return next(iter(ids.values()))
+    if name not in ids:
+        listed = ", ".join(map(repr, ids))
+        raise ValueError(f"experiment must be one of {listed} at {uri!r}, got {name!r}.")
+    return ids[name]
 
 
 def _page(address: str, experiment_id: str) -> str:

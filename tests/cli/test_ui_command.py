@@ -10,9 +10,10 @@ from dtopk.tracking import MlflowRun
 
 @pytest.fixture(scope="module")
 def uri(tmp_path_factory):
-    """Make a store with one experiment, 'dtopk'."""
+    """Make a store with the experiments 'first' and 'second', each with a run."""
     uri = f"sqlite:///{tmp_path_factory.mktemp('tracking') / 'mlflow.db'}"
-    MlflowRun(uri=uri, experiment="dtopk", run_name="a", tags={}).end(status="FINISHED", tags={})
+    for name in ("first", "second"):
+        MlflowRun(uri=uri, experiment=name, run_name="a", tags={}).end(status="FINISHED", tags={})
     return uri
 
 
@@ -28,11 +29,12 @@ def served(monkeypatch):
     return started
 
 
-def test_ui_prints_the_page_of_the_experiments_runs(call, served, uri):
-    result = call("ui", "--uri", uri, "--port", 5432)
+@pytest.mark.parametrize(("options", "number"), [([], 2), (["--experiment", "first"], 1)])
+def test_ui_prints_the_page_of_the_experiments_runs(call, served, uri, options, number):
+    result = call("ui", "--uri", uri, "--port", 5432, *options)
     assert result.status == 0
     assert result.out == (
-        "http://127.0.0.1:5432/#/experiments/1/runs"
+        f"http://127.0.0.1:5432/#/experiments/{number}/runs"
         "?compareRunsMode=CHART&workflowType=machine_learning\n"
     )
 
@@ -50,7 +52,7 @@ def test_ui_serves_on_this_machine_alone(call, served, uri):
 def test_ui_names_an_unknown_experiment(call, served, uri):
     result = call("ui", "--uri", uri, "--experiment", "other")
     assert result.status == 2
-    assert "experiment must be one of those at" in result.err
+    assert "experiment must be one of 'second', 'first' at" in result.err
     assert not served
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dtopk.engine import Callback
 from dtopk.job import DataSection, ResourcesSection, SolverSection, TrackingSection, train
-from dtopk.tracking import MlflowClient, MlflowRun, find_experiment, mlflow
+from dtopk.tracking import MlflowClient, MlflowRun, list_experiments, mlflow
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +39,7 @@ def find_run(client, uri):
     """Find the newest run of the experiment."""
 
     def find_run():
-        return client.search_runs([find_experiment(uri, "jobs")], max_results=1)[0]
+        return client.search_runs([list_experiments(uri)["jobs"]], max_results=1)[0]
 
     return find_run
 
@@ -94,7 +94,7 @@ def test_interrupted_run_is_marked(store, make_tracked, find_run):
 
 def test_memory_that_does_not_suffice_records_no_run(store, make_tracked, client, uri):
     def count():
-        return len(client.search_runs([find_experiment(uri, "jobs")]))
+        return len(client.search_runs([list_experiments(uri)["jobs"]]))
 
     before = count()
     with pytest.raises(ValueError, match="memory_limit must be at least"):
