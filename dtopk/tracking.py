@@ -235,6 +235,9 @@ class MlflowRun:
 def save_pyfunc(path: Path, target: Path, *, mlflow_model: MlflowModel | None = None) -> None:
     """Write a model file as an MLflow model folder; it is loaded by `_load_pyfunc` below.
 
+    Loading it takes dtopk, which is not among the requirements that the folder lists: it is on no
+    package index, where its name may be another's.
+
     Parameters
     ----------
     path : path of the model file
@@ -242,8 +245,6 @@ def save_pyfunc(path: Path, target: Path, *, mlflow_model: MlflowModel | None = 
     mlflow_model : mlflow.models.Model, optional
         Carries the ids of the run and model.
     """
-    from dtopk import __version__
-
     model = load_model(path)
     with quiet_mlflow():
         mlflow.pyfunc.save_model(
@@ -251,7 +252,7 @@ def save_pyfunc(path: Path, target: Path, *, mlflow_model: MlflowModel | None = 
             loader_module="dtopk.tracking",
             data_path=str(path),
             signature=_make_signature(model),
-            pip_requirements=[f"dtopk=={__version__}", f"numpy=={np.__version__}"],
+            pip_requirements=[f"numpy=={np.__version__}"],
             mlflow_model=mlflow_model,
         )
 

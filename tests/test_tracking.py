@@ -112,6 +112,15 @@ def test_pyfunc_names_one_class_by_default(tmp_path, model_path):
     assert list(frame["label_1"]) == ["ant", "bee", "cat"]
 
 
+def test_pyfunc_asks_no_index_for_dtopk(tmp_path, model_path):
+    """Whatever has the name there would be installed by who loads the model."""
+    save_pyfunc(model_path, tmp_path / "pyfunc")
+    for path in (tmp_path / "pyfunc").glob("*.*"):
+        if path.suffix in (".txt", ".yaml"):
+            assert "dtopk==" not in path.read_text()
+    assert "numpy==" in (tmp_path / "pyfunc" / "requirements.txt").read_text()
+
+
 def test_pyfunc_refuses_another_number_of_features(tmp_path, model_path):
     save_pyfunc(model_path, tmp_path / "pyfunc")
     model = mlflow.pyfunc.load_model(str(tmp_path / "pyfunc"))
