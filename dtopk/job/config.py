@@ -57,8 +57,8 @@ class ModelSection:
     intercept_scaling: float = 1.0
     """Value of the constant feature; larger: the intercept is penalised less."""
     class_weight: str = ""
-    """'balanced': weigh rows by n_samples / (n_classes * rows of their class), counting
-    the classes that have rows; empty: 1 each."""
+    """'balanced': weigh rows by the weight of all rows / (n_classes * weight of their class's
+    rows), counting the classes that have rows; empty: 1 each."""
 
     def __post_init__(self) -> None:
         coerce_fields(self, "model")
@@ -81,7 +81,8 @@ class SolverSection:
     max_epochs: int = 200
     """Passes over the training split after which training stops all the same."""
     time_limit_s: float = 0.0
-    """Seconds after which training stops all the same; 0: no limit."""
+    """Seconds after which training stops all the same, to be certified by one more pass; 0: no
+    limit."""
     dtype: str = "float32"
     """Floating-point type of the scores and weights: 'float32' or 'float64'."""
     block_size: int = 0
