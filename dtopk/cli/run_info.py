@@ -70,6 +70,9 @@ def describe_model(path: str, *, verify: bool) -> dict[str, Any]:
             "certificate takes the duals and rows too."
         )
     model = load_model(path)
+    certificate = dict(model.certificate)
+    if certificate:
+        certificate["dual"] = certificate.pop("dual_value")
     return {
         "kind": "model",
         "path": path,
@@ -83,7 +86,7 @@ def describe_model(path: str, *, verify: bool) -> dict[str, Any]:
         "centered": model.feature_mean is not None,
         "scaled": model.feature_scale is not None,
         "has_probabilities": bool(model.link),
-        "certificate": dict(model.certificate),
+        "certificate": certificate,
     }
 
 
@@ -126,7 +129,7 @@ def format_model(fields: dict[str, Any]) -> str:
         "probabilities": "yes" if fields["has_probabilities"] else "no",
     }
     if certificate:
-        facts |= _certificate_facts({**certificate, "dual": certificate["dual_value"]})
+        facts |= _certificate_facts(certificate)
     return format_facts(facts)
 
 

@@ -131,6 +131,7 @@ def test_info_of_a_model_says_what_it_is(call_json, call, run_dir):
     fields = call_json("info", run_dir / "model.npz")
     assert (fields["kind"], fields["n_features"], fields["n_classes"]) == ("model", 6, 4)
     assert fields["certificate"]["certified"] is True
+    assert fields["certificate"]["dual"] <= fields["certificate"]["primal"]
     assert "asked 0.001: certified\n" in call("info", run_dir / "model.npz").out
 
 
