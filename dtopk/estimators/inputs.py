@@ -69,7 +69,7 @@ def iter_features(X: FeatureStore | zarr.Array[Any], batch_rows: int) -> Iterato
     """
     if isinstance(X, FeatureStore):
         for batch in X.iter_batches(batch_rows=batch_rows):
-            check_finite(batch.X, batch.start, X.path)
+            check_finite(batch.X, batch.start, X.path, chunk_rows=X.chunk_rows)
             yield batch.X
         return
     _check_matrix(X)

@@ -4,11 +4,12 @@ import math
 
 _FIRST_DECISION = 3
 """The dual's last two ascents are compared from so many passes on."""
-_SLOW = 1.0
+_SLOW = 0.5
 """Passes that divide the distance to the optimum by e, above which SDCA is accelerated at once."""
-_SLOW_LATE = 2.0
-"""The same once plain SDCA is well under way, and leaves many passes to go."""
-_MANY_PASSES = 8.0
+_SLOW_LATE = 1.0
+"""The same once plain SDCA is well under way."""
+_MANY_PASSES = 5.0
+"""Passes that must be left for that."""
 _STRENGTH = 6.0
 """r is so many times the root of the passes per fold; see `choose_ratio`."""
 _RANGE = (3.0, 300.0)
