@@ -20,6 +20,7 @@ from dtopk.engine import (
 from dtopk.job.config import TrainJob
 from dtopk.job.files import job_to_dict, load_job
 from dtopk.job.names import build_loss, check_names, naming_key
+from dtopk.job.run_folder import RunFolder
 from dtopk.losses import Loss
 from dtopk.model import Model, load_model
 from dtopk_storage import FeatureStore, open_dual
@@ -223,6 +224,11 @@ def _start_from_dual(path: Path, store: FeatureStore, job: TrainJob) -> StartPoi
             f"duals to start from must have the {store.n_samples} rows and {store.n_classes} "
             f"classes of {store.path!r}, got {dual.n_samples} and {dual.n_classes} in "
             f"{dual.path!r}. Start from the model alone: {str(path / 'model.npz')!r}."
+        )
+    if not RunFolder(path=path).has_dual_values():
+        raise ValueError(
+            f"duals to start from must have values, got none in {dual.path!r}: the run was killed "
+            "before it wrote any."
         )
     return StartPoint(dual=dual, dual_factor=job.model.C / load_job(path / "job.toml").model.C)
 

@@ -3,6 +3,7 @@
 import csv
 import errno
 import json
+import shutil
 import signal
 from pathlib import Path
 
@@ -228,6 +229,15 @@ def test_warm_start_refuses_other_rows(store, make_job, tmp_path):
     job = make_job("warm", solver=SolverSection(warm_start=str(cold.run_dir)))
     with pytest.raises(ValueError, match=r"duals to start from must have the 180 rows .* got 170"):
         train(larger, job)
+
+
+def test_warm_start_refuses_duals_that_were_never_written(store, make_job):
+    """As a run leaves them that is killed while its duals are in memory."""
+    cold = train(store, make_job("cold"))
+    shutil.rmtree(cold.run_dir / "dual" / "c")
+    job = make_job("warm", solver=SolverSection(warm_start=str(cold.run_dir)))
+    with pytest.raises(ValueError, match="duals to start from must have values, got none in"):
+        train(store, job)
 
 
 def test_warm_start_refuses_other_classes(store, make_job, tmp_path):
