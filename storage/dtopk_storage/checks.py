@@ -2,13 +2,12 @@
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dtopk_storage.chunked import ChunkedArray, open_array
+from dtopk_storage.chunked import ChunkedArray
 from dtopk_storage.errors import DatasetError
 from dtopk_storage.manifest import FEATURES, LABELS, SAMPLE_WEIGHT
 from dtopk_storage.values import first_nonfinite
@@ -98,7 +97,7 @@ def check_finite(
     start: int,
     store_path: str | os.PathLike[str],
     *,
-    chunk_rows: int | None = None,
+    chunk_rows: int,
 ) -> None:
     """Refuse rows of a store that hold NaN or infinity.
 
@@ -109,8 +108,8 @@ def check_finite(
     start : int
         Row of the store that X starts with.
     store_path : str or path-like
-    chunk_rows : int or None
-        Rows in a chunk of features, for the message. None reads it from the store.
+    chunk_rows : int
+        Rows in a chunk of features, for the message.
 
     Raises
     ------
@@ -121,10 +120,9 @@ def check_finite(
     if found is None:
         return
     row, column = start + found[0], found[1]
-    chunk = row // (chunk_rows or open_array(Path(store_path) / FEATURES).chunk_rows)
     raise DatasetError(
-        f"features must be finite, got {X[found]} in chunk {chunk}, row {row}, column {column} "
-        f"of {os.fspath(store_path)!r}. Correct the source and ingest it again."
+        f"features must be finite, got {X[found]} in chunk {row // chunk_rows}, row {row}, "
+        f"column {column} of {os.fspath(store_path)!r}. Correct the source and ingest it again."
     )
 
 

@@ -300,12 +300,13 @@ def test_truncated_chunk_is_named(tmp_path, rows, size, compression):
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_check_finite_names_chunk_row_and_column(store, dtype, value):
     X = np.zeros((8, 6), dtype)
-    check_finite(X, 16, store.path)
+    check_finite(X, 16, store.path, chunk_rows=8)
     X[5, 2] = value
     with pytest.raises(DatasetError, match=rf"got {value} in chunk 2, row 21, column 2 of"):
-        check_finite(X, 16, store.path)
+        check_finite(X, 16, store.path, chunk_rows=8)
 
 
 def test_check_finite_takes_the_largest_numbers(store):
     for dtype in ("float16", "float32", "float64"):
-        check_finite(np.full((3, 6), -np.finfo(dtype).max, dtype), 0, store.path)
+        X = np.full((3, 6), -np.finfo(dtype).max, dtype)
+        check_finite(X, 0, store.path, chunk_rows=8)
