@@ -1,8 +1,10 @@
 """Train on one machine: plan the memory, place the duals, run, and keep what was reached."""
 
 import contextlib
+import dataclasses
 import logging
 import os
+import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +20,7 @@ from dtopk.engine.records import Callback, FitResult
 from dtopk.engine.rows import Rows, class_totals
 from dtopk.engine.run import Run
 from dtopk.losses import Loss
-from dtopk_storage import DualFile, create_dual
+from dtopk_storage import CheckpointError, DualFile, create_dual
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +64,8 @@ def fit(
     DatasetError
         If a chunk is damaged, or holds NaN or infinity.
     CheckpointError
-        If the duals cannot be written.
+        If duals that do not fit into memory cannot be written. That those of a finished run
+        cannot be kept is only logged.
     """
     solver = choose_solver(loss, options.solver)
     loss.check_n_classes(rows.n_classes)
@@ -82,14 +85,32 @@ def fit(
         duals, file = _place_duals(rows, options, plan, dual_path, scratch, stack)
         feed = stack.enter_context(Feed(rows, duals, keep_features=plan.features_in_memory))
         run = Run(rows, loss, options, feed, interruption, callbacks, solver)
-        if start is not None:
-            run.start_from(start)
-        result = run.run(plan)
-        if file is not None and isinstance(duals, MemoryDuals):
-            duals.write_to(file, rows.pieces)
+        try:
+            if start is not None:
+                run.start_from(start)
+            result = run.run(plan)
+        except Exception:
+            # Hours may be in them: what failed later can be mended, and the run started from here.
+            _keep_duals(duals, file, rows)
+            raise
+        kept = _keep_duals(duals, file, rows) and dual_path is not None
+        result = dataclasses.replace(result, duals_kept=kept)
     for callback in callbacks:
         callback.on_end(result)
     return result
+
+
+def _keep_duals(duals: Duals, file: DualFile | None, rows: Rows) -> bool:
+    """Write duals that are in memory to their file; say whether all are there."""
+    if file is None or not isinstance(duals, MemoryDuals):
+        return file is not None
+    try:
+        duals.write_to(file, rows.pieces)
+    except CheckpointError as error:
+        logger.warning("The dual variables are not kept. %s", error)
+        shutil.rmtree(file.path, ignore_errors=True)
+        return False
+    return True
 
 
 def choose_solver(loss: Loss, name: str) -> str:

@@ -47,6 +47,6 @@ class Interruption:
             raise KeyboardInterrupt
         self.requested = True
         logger.warning(
-            "Interrupted: training stops here, and what was reached is certified and kept. "
-            "Interrupt again to drop it."
+            "Interrupted: training stops here; what was reached is kept, with its gap. "
+            "Interrupt again to leave at once."
         )

@@ -113,3 +113,5 @@ class FitResult:
     """Name of the solver."""
     timings: Timings
     """Seconds in each part of the block updates."""
+    duals_kept: bool = False
+    """Whether the dual variables are in the folder named for them."""

@@ -159,7 +159,7 @@ def test_request_to_end_keeps_the_run(job_path, tmp_path, sigint):
                 break
         rest = process.stderr.read()
     assert process.returncode == 130
-    assert "what was reached is certified and kept" in rest
+    assert "what was reached is kept, with its gap" in rest
     result = json.loads((tmp_path / "runs" / "a" / "result.json").read_text())
     assert result["stop_reason"] == "interrupted"
 
