@@ -1,6 +1,7 @@
 """`dtopk ingest`: a feature store from arrays on disk."""
 
 import contextlib
+import math
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +12,7 @@ import click
 from dtopk.cli.info import describe_store
 from dtopk.cli.output import answer_json, json_option, tell, tell_written
 from dtopk.cli.progress import RowProgress
+from dtopk_storage import DatasetError
 from dtopk_storage.chunked import COMPRESSIONS
 from dtopk_storage.ingest import IngestOptions, IngestProgress
 from dtopk_storage.ingest import ingest as make_store
@@ -43,6 +45,18 @@ def _parse_rows(text: str) -> tuple[str, int, int]:
 def _each(parse: Callable[[str], Any]) -> Callable[..., tuple[Any, ...]]:
     """Return a callback of click's that parses every value of an option."""
     return lambda context, parameter, values: tuple(parse(value) for value in values)
+
+
+def _check_divisor(context: click.Context, parameter: click.Parameter, value: float) -> float:
+    if not (math.isfinite(value) and value != 0):
+        raise click.BadParameter(f"it must be finite and not 0, got {value}.")
+    return value
+
+
+def _to_bytes(context: click.Context, parameter: click.Parameter, mib: float) -> int:
+    if not 1 <= mib * _MIB < math.inf:
+        raise click.BadParameter(f"it must be finite and at least one byte, got {mib} MiB.")
+    return int(mib * _MIB)
 
 
 _path = click.Path(path_type=Path)
@@ -83,7 +97,11 @@ _path = click.Path(path_type=Path)
 @click.option("--split-names-key", help="Name of those names.")
 @click.option("--shuffle", is_flag=True, help="Put the rows of each split in random order.")
 @click.option(
-    "--seed", default=0, show_default=True, help="Of the random splits and the shuffling."
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Of the random splits and the shuffling.",
 )
 @click.option(
     "--dtype",
@@ -91,7 +109,11 @@ _path = click.Path(path_type=Path)
     help="Of the features at rest. [default: the source's if it is one of these, else float32]",
 )
 @click.option(
-    "--divide-by", default=1.0, show_default=True, help="Divide every feature by a number."
+    "--divide-by",
+    default=1.0,
+    show_default=True,
+    callback=_check_divisor,
+    help="Divide every feature by a number.",
 )
 @click.option(
     "--compression",
@@ -102,8 +124,10 @@ _path = click.Path(path_type=Path)
 )
 @click.option(
     "--chunk-mib",
+    "chunk_bytes",
     default=DEFAULT_CHUNK_BYTES / _MIB,
     show_default=True,
+    callback=_to_bytes,
     help="Most MiB in a chunk of features.",
 )
 @click.option("--skip-column", "skip_columns", multiple=True, help="Column that is no feature.")
@@ -111,7 +135,11 @@ _path = click.Path(path_type=Path)
 @click.option(
     "--delimiter", help="Between the columns of a CSV file. [default: comma; tab in .tsv]"
 )
-@click.option("--n-features", type=int, help="Of an svmlight file. [default: its largest index]")
+@click.option(
+    "--n-features",
+    type=click.IntRange(min=1),
+    help="Of an svmlight file. [default: its largest index]",
+)
 @click.option(
     "--index-base",
     type=click.Choice(["auto", "0", "1"]),
@@ -131,7 +159,6 @@ def ingest(
     delimiter: str | None,
     n_features: int | None,
     index_base: IndexBase,
-    chunk_mib: float,
     **options: Any,
 ) -> None:
     """Make a feature store from arrays on disk.
@@ -160,7 +187,6 @@ def ingest(
             n_features=n_features,
             index_base=index_base,
         ),
-        chunk_bytes=int(chunk_mib * _MIB),
         **options,
     )
     try:
@@ -169,6 +195,9 @@ def ingest(
     except KeyboardInterrupt:
         tell(f"{store} is not made yet. Run the same command again to go on from here.")
         raise
+    except DatasetError as error:
+        # The cause stays, since the exit status depends on it.
+        raise DatasetError(error.describe(_option_names())) from error.__cause__
     tell_written(made.path)
     if as_json:
         answer_json(describe_store(made.path))
@@ -178,6 +207,12 @@ def ingest(
         f"{made.n_samples:,} rows of {made.n_features:,} features ({made.dtype.name}), "
         f"{made.n_classes:,} classes; {sizes}"
     )
+
+
+def _option_names() -> dict[str, str]:
+    """Return the options as they are typed, by their names in `IngestOptions`."""
+    parameters = click.get_current_context().command.params
+    return {parameter.name: parameter.opts[0] for parameter in parameters if parameter.name}
 
 
 class _StageProgress:

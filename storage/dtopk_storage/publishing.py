@@ -168,7 +168,8 @@ def check_target(path: Path, *, overwrite: bool) -> None:
         return
     if not overwrite:
         raise DatasetError(
-            f"{str(path)!r} exists already. Choose another path, or overwrite it on purpose."
+            f"{str(path)!r} exists already.",
+            advice="Choose another path, or replace it on purpose with {overwrite}.",
         )
     if not is_store(path) and not (path.is_dir() and not any(path.iterdir())):
         raise DatasetError(f"{str(path)!r} must be a store to be overwritten, got something else.")

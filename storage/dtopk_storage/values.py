@@ -106,6 +106,7 @@ def convert_features(
     if np.isfinite(value):
         raise DatasetError(
             f"features must fit into {dtype.name} (at most {np.finfo(dtype).max:g} in size), "
-            f"got {scaled[found]:g} in {where}. Choose a wider dtype, or divide_by."
+            f"got {scaled[found]:g} in {where}.",
+            advice="Choose a wider {dtype}, or {divide_by}.",
         )
     raise DatasetError(f"features must be finite, got {value} in {where}.")

@@ -86,7 +86,10 @@ def test_ingest_replaces_a_store_only_when_asked(call, source, tmp_path):
     assert call("ingest", source, tmp_path / "s").status == 0
     result = call("ingest", source, tmp_path / "s", "--dtype", "float64")
     assert result.status == 2
-    assert "exists already. Choose another path, or overwrite it on purpose." in result.err
+    assert (
+        "exists already. Choose another path, or replace it on purpose with --overwrite."
+        in result.err
+    )
     assert call("ingest", source, tmp_path / "s", "--dtype", "float64", "--overwrite").status == 0
     assert open_store(tmp_path / "s").dtype == np.float64
 
@@ -103,6 +106,21 @@ def test_interrupted_ingest_says_how_to_go_on(call, source, tmp_path, monkeypatc
     assert call("ingest", source, tmp_path / "s").status == 0
 
 
+def test_ingest_names_the_option_for_what_it_cannot_tell(call, source, tmp_path):
+    unknown = source.rename(tmp_path / "a")
+    result = call("ingest", unknown, tmp_path / "s")
+    assert result.status == 2
+    assert result.err.endswith(", got ''. Name it with --format.\n")
+    np.save(tmp_path / "X.npy", np.ones((4, 2)))
+    result = call("ingest", tmp_path / "X.npy", tmp_path / "s")
+    assert result.status == 2
+    assert result.err.endswith("holds one array, got none. Name that file with --labels.\n")
+    (tmp_path / "t.csv").write_text("name,a,y\nx,1,0\nz,2,1\n")
+    result = call("ingest", tmp_path / "t.csv", tmp_path / "s")
+    assert result.status == 2
+    assert "Leave the column out with --skip-column if it is none.\n" in result.err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -112,7 +130,15 @@ def test_interrupted_ingest_says_how_to_go_on(call, source, tmp_path, monkeypatc
         (["--split", "val=2"], "fraction of split 'val' must be above 0 and at most 1, got 2.0"),
         (["--dtype", "bfloat16"], "'bfloat16' is not one of 'float16', 'float32', 'float64'"),
         (["--format", "text"], "'text' is not one of 'npy', "),
-        (["--labels-key", "z"], "must be 'z', got only 'X', 'y'"),
+        (["--labels-key", "z"], "got only 'X', 'y'. Name the right one with --labels-key.\n"),
+        (["--features-key", "z"], "got only 'X', 'y'. Name the right one with --features-key.\n"),
+        (["--labels", "z.npy"], "file of labels must be an existing file or folder, got 'z.npy'"),
+        (["--labels", "z.npy"], "Correct --labels.\n"),
+        (["--divide-by", "0"], "'--divide-by': it must be finite and not 0, got 0.0."),
+        (["--divide-by", "1e-5", "--dtype", "float16"], "a wider --dtype, or --divide-by.\n"),
+        (["--chunk-mib", "0"], "'--chunk-mib': it must be finite and at least one byte, got 0.0"),
+        (["--chunk-mib", "inf"], "'--chunk-mib': it must be finite and at least one byte"),
+        (["--seed", "-1"], "'--seed': -1 is not in the range x>=0"),
     ],
 )
 def test_bad_options_are_one_line_and_status_2(call, source, tmp_path, options, message):

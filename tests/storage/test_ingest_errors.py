@@ -6,6 +6,7 @@ import zipfile
 import h5py
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import zarr
@@ -98,7 +99,10 @@ def test_missing_source_is_named(tmp_path):
 
 def test_unknown_format_is_named(tmp_path):
     (tmp_path / "a.xyz").write_text("")
-    refuse(tmp_path / "a.xyz", r"must be one of 'npy', .* got '\.xyz'\. Name it")
+    refuse(tmp_path / "a.xyz", r"must be one of 'npy', .* got '\.xyz'\. Name it with source_format")
+    (tmp_path / "y.xyz").write_text("")
+    source = save(tmp_path, np.ones((6, 3)))
+    refuse(source, "a name that tells, such as", labels=tmp_path / "y.xyz")
 
 
 def test_text_is_no_format_of_features(tmp_path):
@@ -110,14 +114,56 @@ def test_text_is_no_format_of_features(tmp_path):
 
 def test_unknown_keys_name_those_that_are_there(tmp_path):
     source = save(tmp_path, np.ones((6, 3)))
-    refuse(source, r"labels in .* must be 'z', got only 'X', 'y'\. Name the key", labels_key="z")
+    refuse(
+        source,
+        r"labels in .* must be 'z', got only 'X', 'y'\. Name the .* labels_key\.",
+        labels_key="z",
+    )
     np.savez(source, A=np.ones((6, 3)), y=Y)
     refuse(source, "features in .* must be 'X' or 'features', got only 'A', 'y'")
 
 
 def test_labels_of_an_npy_file_are_asked_for(tmp_path):
     np.save(tmp_path / "X.npy", np.ones((6, 3)))
-    refuse(tmp_path / "X.npy", r"labels must have shape \(n_samples,\), got 2 dimensions")
+    message = r"labels must come from another file, since '.*X\.npy' holds one array, got none"
+    refuse(tmp_path / "X.npy", message)
+    refuse(tmp_path / "X.npy", message, labels_key="y")
+    zarr.create_array(tmp_path / "X.zarr", data=np.ones((6, 3)))
+    refuse(tmp_path / "X.zarr", r"since '.*X\.zarr' holds one array")
+
+
+@pytest.mark.parametrize(
+    ("role", "what"),
+    [("labels", "labels"), ("weights", "sample weights"), ("split_names", "split names")],
+)
+def test_a_missing_file_is_called_what_it_is_for(tmp_path, role, what):
+    source = save(tmp_path, np.ones((6, 3)))
+    message = rf"file of {what} must be an existing file or folder, got '.*z\.npy'\. .* {role}\."
+    refuse(source, message, **{role: tmp_path / "z.npy"})
+
+
+@pytest.mark.parametrize("role", ["labels", "weights", "split_names"])
+def test_a_key_is_looked_for_by_what_it_is_for(tmp_path, role):
+    source = save(tmp_path, np.ones((6, 3)))
+    np.savez(tmp_path / "b.npz", a=Y)
+    refuse(source, rf"got only 'a'\. .* with {role}_key\.", **{role: tmp_path / "b.npz"})
+    np.save(tmp_path / "b.npy", Y)
+    options = {role: tmp_path / "b.npy", f"{role}_key": "a"}
+    refuse(source, rf"without a key, .* got 'a'\. Leave {role}_key out", **options)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_of_many_columns_the_last_are_shown(tmp_path, suffix):
+    names = ["id", *(f"f{index}" for index in range(30)), "species"]
+    table = pa.table({name: [1, 2] for name in names})
+    if suffix == ".csv":
+        pa.csv.write_csv(table, tmp_path / "a.csv")
+    else:
+        pq.write_table(table, tmp_path / "a.parquet")
+    message = (
+        r"labels in .* must be 'y' or .*, got only 'id', 'f0', .* \.\.\., .* 'f29', 'species'\."
+    )
+    refuse(tmp_path / f"a{suffix}", message)
 
 
 def test_pickled_labels_are_refused(tmp_path):
@@ -129,7 +175,9 @@ def test_pickled_labels_are_refused(tmp_path):
 def test_a_file_of_another_format_is_named(tmp_path, suffix):
     path = tmp_path / f"a{suffix}"
     path.write_bytes(b"this is not what its name says" * 9)
-    refuse(path, rf"'.*a{suffix}' must be readable, got")
+    np.save(tmp_path / "y.npy", Y)
+    options = {"labels": tmp_path / "y.npy"} if suffix == ".npy" else {}
+    refuse(path, rf"'.*a{suffix}' must be readable, got", **options)
 
 
 def test_truncated_npy_is_named(tmp_path):

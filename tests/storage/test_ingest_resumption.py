@@ -307,7 +307,7 @@ def test_a_store_that_turns_up_meanwhile_costs_no_work(source, tmp_path, monkeyp
             shutil.copytree(tmp_path / "other", path)
 
     ingest(source, tmp_path / "other", options("in_order", dtype="float16"))
-    message = r"'.*s' exists already\. .* What is done is kept in '.*s\.partial'"
+    message = r"'.*s' exists already\. What is done is kept in '.*s\.partial'"
     with pytest.raises(DatasetError, match=message):
         ingest(source, path, options("in_order"), appear)
     assert open_store(path).dtype == np.float16

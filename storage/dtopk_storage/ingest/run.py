@@ -45,7 +45,7 @@ from dtopk_storage.publishing import (
     finish_store,
     publish,
 )
-from dtopk_storage.sources.base import Source, SourceFeatures, Vector
+from dtopk_storage.sources.base import ROLE_NAMES, Role, Source, SourceFeatures, Vector
 from dtopk_storage.sources.formats import open_source
 from dtopk_storage.store import FeatureStore, local_folder, open_store
 from dtopk_storage.values import as_feature_dtype, convert_features
@@ -156,21 +156,27 @@ def _open_inputs(origin: Path, options: IngestOptions) -> _Inputs:
     """Open the source and what belongs to it, and set the columns aside that are no features."""
     source = open_source(origin, options.reading, options.source_format)
 
-    def open_vector(path: Path | None, key: str | None) -> Vector:
-        if path is None:
-            return source.open_vector(key)
-        return open_source(path, options.reading).open_vector(key)
+    def open_vector(path: Path | None, key: str | None, role: Role) -> Vector:
+        if path is not None:
+            return open_source(path, options.reading, role=role).open_vector(key, role)
+        if source.has_one_array:
+            raise DatasetError(
+                f"{ROLE_NAMES[role]} must come from another file, since {str(origin)!r} holds "
+                f"one array, got none.",
+                advice=f"Name that file with {{{role}}}.",
+            )
+        return source.open_vector(key, role)
 
     inputs = _Inputs(
         source=source,
-        labels=open_vector(options.labels, options.labels_key),
+        labels=open_vector(options.labels, options.labels_key, "labels"),
         weights=(
-            open_vector(options.weights, options.weights_key)
+            open_vector(options.weights, options.weights_key, "weights")
             if options.has_weights
             else source.open_weights()
         ),
         split_names=(
-            open_vector(options.split_names, options.split_names_key)
+            open_vector(options.split_names, options.split_names_key, "split_names")
             if options.has_split_names
             else None
         ),

@@ -58,8 +58,9 @@ def check_target_again(work: Path, target: Path, *, overwrite: bool) -> None:
             remove_folder(work)
             raise
         raise DatasetError(
-            f"{error} What is done is kept in {str(work)!r}: once nothing is in its way, the same "
-            f"command goes on with it."
+            f"{error.message} What is done is kept in {str(work)!r}: once nothing is in its way, "
+            f"the same command goes on with it.",
+            advice=error.advice,
         ) from error
 
 

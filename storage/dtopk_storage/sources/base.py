@@ -12,11 +12,27 @@ from numpy.typing import NDArray
 
 from dtopk_storage.errors import DatasetError
 from dtopk_storage.manifest import Ranges
+from dtopk_storage.wording import format_names
 
 IndexBase = Literal["auto", "0", "1"]
 
 FEATURE_KEYS = ("X", "features")
-LABEL_KEYS = ("y", "label", "labels", "target", "class")
+FEATURES_ADVICE = "Name the right one with {features_key}."
+
+Role = Literal["labels", "weights", "split_names"]
+"""What a value a row is for; `IngestOptions` has a file and a key of this name for each."""
+
+_USUAL_KEYS: dict[Role, tuple[str, ...]] = {
+    "labels": ("y", "label", "labels", "target", "class"),
+    "weights": ("sample_weight", "sample_weights", "weight", "weights"),
+    "split_names": ("split", "splits"),
+}
+ROLE_NAMES: dict[Role, str] = {
+    "labels": "labels",
+    "weights": "sample weights",
+    "split_names": "split names",
+}
+"""What to call them in messages."""
 
 _BLOCK_BYTES = 8 << 20
 
@@ -95,15 +111,21 @@ class Source(abc.ABC):
         """Open the features."""
 
     @abc.abstractmethod
-    def open_vector(self, key: str | None) -> Vector:
+    def open_vector(self, key: str | None, role: Role) -> Vector:
         """Open one value a row.
 
         Parameters
         ----------
         key : str or None
-            Name of the member, dataset, array or column. None looks for labels by the usual
-            names.
+            Name of the member, dataset, array or column. None looks for the usual names.
+        role : {'labels', 'weights', 'split_names'}
+            What the values are for.
         """
+
+    @property
+    def has_one_array(self) -> bool:
+        """Whether features leave no room for values of a row in the same file."""
+        return False
 
     def open_weights(self) -> Vector | None:
         """Open the sample weights that the source has without being asked, if any."""
@@ -167,8 +189,71 @@ def check_real(dtype: np.dtype[Any], place: str) -> None:
         )
 
 
+def choose_vector_key(
+    key: str | None,
+    names: Iterable[str],
+    role: Role,
+    place: str,
+    usual: Sequence[str] | None = None,
+) -> str:
+    """Return the name asked for, or the first usual one for the role that is there.
+
+    Parameters
+    ----------
+    key : str or None
+    names : iterable of str
+        That are there.
+    role : {'labels', 'weights', 'split_names'}
+    place : str
+        For the message.
+    usual : sequence of str or None
+        None takes those that are usual for the role.
+
+    Raises
+    ------
+    DatasetError
+        Names those that are there.
+    """
+    return choose_key(
+        key,
+        names,
+        _USUAL_KEYS[role] if usual is None else usual,
+        what=ROLE_NAMES[role],
+        place=place,
+        advice=f"Name the right one with {{{role}_key}}.",
+    )
+
+
+def refuse_key(key: str | None, role: Role, place: str) -> None:
+    """Refuse a key for a file that has one value a row and no more.
+
+    Parameters
+    ----------
+    key : str or None
+    role : {'labels', 'weights', 'split_names'}
+    place : str
+        For the message.
+
+    Raises
+    ------
+    DatasetError
+    """
+    if key is not None:
+        raise DatasetError(
+            f"{ROLE_NAMES[role]} of {place} must be taken without a key, since nothing in it has "
+            f"a name, got {key!r}.",
+            advice=f"Leave {{{role}_key}} out.",
+        )
+
+
 def choose_key(
-    key: str | None, names: Iterable[str], usual: Sequence[str], *, what: str, place: str
+    key: str | None,
+    names: Iterable[str],
+    usual: Sequence[str],
+    *,
+    what: str,
+    place: str,
+    advice: str,
 ) -> str:
     """Return the name asked for, or the first usual one that is there.
 
@@ -182,6 +267,8 @@ def choose_key(
         features or labels, for the message.
     place : str
         For the message.
+    advice : str
+        Of the error, as `DatasetError` takes it.
 
     Raises
     ------
@@ -196,9 +283,8 @@ def choose_key(
             if name in present:
                 return name
     wanted = f"{key!r}" if key is not None else " or ".join(repr(name) for name in usual)
-    shown = ", ".join(repr(name) for name in present[:20]) + (", ..." if len(present) > 20 else "")
     raise DatasetError(
-        f"{what} in {place} must be {wanted}, got only {shown or 'nothing'}. Name the key."
+        f"{what} in {place} must be {wanted}, got only {format_names(present)}.", advice=advice
     )
 
 

@@ -12,7 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk_storage.errors import DatasetError
-from dtopk_storage.sources.base import LABEL_KEYS, Source, SourceFeatures, Vector, choose_key
+from dtopk_storage.sources.base import (
+    Role,
+    Source,
+    SourceFeatures,
+    Vector,
+    choose_key,
+    choose_vector_key,
+)
 from dtopk_storage.sources.text import open_binary
 
 _LINES = 1 << 13
@@ -28,7 +35,7 @@ class CsvSource(Source):
     def open_features(self) -> SourceFeatures:
         """Open the features: all columns that are not set aside."""
         names = self._names()
-        skipped = {self._index(names, key) for key in self.options.skip_columns}
+        skipped = {self._skipped_index(names, key) for key in self.options.skip_columns}
         columns = [index for index in range(len(names)) if index not in skipped]
         place = repr(str(self.path))
         if not columns:
@@ -49,13 +56,14 @@ class CsvSource(Source):
             blocks=blocks,
         )
 
-    def open_vector(self, key: str | None) -> Vector:
+    def open_vector(self, key: str | None, role: Role) -> Vector:
         """Open a column, by its name or its index (-1 is the last)."""
         names = self._names()
         place = repr(str(self.path))
-        if key is None:
-            key = choose_key(None, names, LABEL_KEYS, what="label column", place=place)
-        index = self._index(names, key)
+        index = _parse_index(names, key)
+        if index is None:
+            index = names.index(choose_vector_key(key, names, role, place))
+        key = names[index] if key is None else key
 
         def blocks() -> Iterator[NDArray[Any]]:
             if importlib.util.find_spec("pyarrow") is None:
@@ -78,13 +86,14 @@ class CsvSource(Source):
             raise DatasetError(f"{str(self.path)!r} must have rows, got none.")
         return first if self.options.header else [str(index) for index in range(len(first))]
 
-    def _index(self, names: Sequence[str], key: str) -> int:
-        if key not in names:
-            with contextlib.suppress(ValueError):
-                if -len(names) <= int(key) < len(names):
-                    return int(key) % len(names)
-        return list(names).index(
-            choose_key(key, names, (), what="column", place=repr(str(self.path)))
+    def _skipped_index(self, names: list[str], key: str) -> int:
+        index = _parse_index(names, key)
+        if index is not None:
+            return index
+        place = repr(str(self.path))
+        advice = "Name a column of these with {skip_columns}."
+        return names.index(
+            choose_key(key, names, (), what="column to skip", place=place, advice=advice)
         )
 
     def _numbers(self, names: Sequence[str], columns: list[int]) -> Iterator[NDArray[Any]]:
@@ -115,7 +124,8 @@ class CsvSource(Source):
         except ValueError as error:
             raise DatasetError(
                 f"column {name!r} of {str(self.path)!r} must hold numbers to be a feature, "
-                f"got {text!r} in row {row}. Skip the column if it is none."
+                f"got {text!r} in row {row}.",
+                advice="Leave the column out with {skip_columns} if it is none.",
             ) from error
 
     def _lines(self) -> Iterator[list[str]]:
@@ -178,3 +188,13 @@ class CsvSource(Source):
         for table in self._tables(n_columns):
             self._to_numbers(table, columns, names, start)
             start += len(table)
+
+
+def _parse_index(names: Sequence[str], key: str | None) -> int | None:
+    """Return the index that a key is, counted from the end when negative; a name goes first."""
+    if key is None or key in names:
+        return None
+    with contextlib.suppress(ValueError):
+        if -len(names) <= int(key) < len(names):
+            return int(key) % len(names)
+    return None

@@ -9,12 +9,15 @@ from numpy.typing import NDArray
 from dtopk_storage.checks import check_labels
 from dtopk_storage.manifest import LABELS, ROW_ID, SAMPLE_WEIGHT, Ranges
 from dtopk_storage.sources.base import (
+    FEATURES_ADVICE,
+    Role,
     Source,
     SourceFeatures,
     SourceOptions,
     Vector,
     block_rows,
     choose_key,
+    choose_vector_key,
 )
 from dtopk_storage.sources.zarr_array import ZarrSource
 from dtopk_storage.store import is_store, open_store
@@ -57,7 +60,14 @@ class StoreSource(Source):
         store = self._store
         place = repr(str(self.path))
         if self.options.features_key is not None:
-            choose_key(self.options.features_key, ["features"], (), what="features", place=place)
+            choose_key(
+                self.options.features_key,
+                ["features"],
+                (),
+                what="features",
+                place=place,
+                advice=FEATURES_ADVICE,
+            )
 
         def blocks(start: int) -> Iterator[NDArray[Any]]:
             while start < store.n_samples:
@@ -73,10 +83,11 @@ class StoreSource(Source):
             blocks=blocks,
         )
 
-    def open_vector(self, key: str | None) -> Vector:
+    def open_vector(self, key: str | None, role: Role) -> Vector:
         """Open the labels, by the names of their classes, or another array by its name."""
         place = repr(str(self.path))
-        key = choose_key(key, self._vectors(), (LABELS,), what="labels", place=place)
+        usual = (LABELS,) if role == "labels" else None
+        key = choose_vector_key(key, self._vectors(), role, place, usual)
         if key != LABELS:
             return Vector(place=f"{key!r} of {place}", blocks=lambda: self._read(key))
         return Vector(
@@ -87,7 +98,7 @@ class StoreSource(Source):
 
     def open_weights(self) -> Vector | None:
         """Open the sample weights, if there are any."""
-        return self.open_vector(SAMPLE_WEIGHT) if self._store.has_sample_weight else None
+        return self.open_vector(SAMPLE_WEIGHT, "weights") if self._store.has_sample_weight else None
 
     def _vectors(self) -> list[str]:
         return [name for name in (LABELS, SAMPLE_WEIGHT, ROW_ID) if name in self._store.arrays]

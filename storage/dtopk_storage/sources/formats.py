@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dtopk_storage.errors import DatasetError
-from dtopk_storage.sources.base import Source, SourceOptions
+from dtopk_storage.sources.base import ROLE_NAMES, Role, Source, SourceOptions
 from dtopk_storage.sources.csv_table import CsvSource
 from dtopk_storage.sources.feature_store import open_zarr
 from dtopk_storage.sources.hdf5 import Hdf5Source
@@ -45,7 +45,13 @@ _SUFFIXES = {
 }
 
 
-def open_source(path: Path, options: SourceOptions, file_format: str | None = None) -> Source:
+def open_source(
+    path: Path,
+    options: SourceOptions,
+    file_format: str | None = None,
+    *,
+    role: Role | None = None,
+) -> Source:
     """Open a file as what its name or its content says it is.
 
     Parameters
@@ -54,6 +60,8 @@ def open_source(path: Path, options: SourceOptions, file_format: str | None = No
     options : SourceOptions
     file_format : str or None
         One of FORMATS, where the name does not tell.
+    role : {'labels', 'weights', 'split_names'} or None
+        What a file with nothing but one value a row is for.
 
     Raises
     ------
@@ -61,13 +69,21 @@ def open_source(path: Path, options: SourceOptions, file_format: str | None = No
         It is not there, or of no known format.
     """
     if not path.exists():
-        raise DatasetError(f"source must be an existing file or folder, got {str(path)!r}.")
+        what, advice = "source", ""
+        if role is not None:
+            what, advice = f"file of {ROLE_NAMES[role]}", f"Correct {{{role}}}."
+        raise DatasetError(
+            f"{what} must be an existing file or folder, got {str(path)!r}.", advice=advice
+        )
     name = file_format or _guess(path)
     readers = FORMATS if file_format else _READERS
     if name not in readers:
-        known = ", ".join(repr(name) for name in FORMATS)
+        known = ", ".join(repr(name) for name in (FORMATS if role is None else _READERS))
         raise DatasetError(
-            f"format of {str(path)!r} must be one of {known}, got {name or path.suffix!r}. Name it."
+            f"format of {str(path)!r} must be one of {known}, got {name or path.suffix!r}.",
+            advice="Name it with {source_format}."
+            if role is None
+            else f"Give the file of {{{role}}} a name that tells, such as .npy or .txt at its end.",
         )
     return readers[name](path, options)
 

@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 from dtopk_storage.errors import DatasetError
 from dtopk_storage.sources.base import (
     FEATURE_KEYS,
-    LABEL_KEYS,
+    FEATURES_ADVICE,
+    Role,
     Source,
     SourceFeatures,
     Vector,
     block_rows,
     check_matrix,
     choose_key,
+    choose_vector_key,
     reading,
     require,
 )
@@ -27,7 +29,14 @@ class Hdf5Source(Source):
 
     def open_features(self) -> SourceFeatures:
         """Open the dataset with the features."""
-        key = self._choose(self.options.features_key, FEATURE_KEYS, "features")
+        key = choose_key(
+            _strip(self.options.features_key),
+            self._names(),
+            FEATURE_KEYS,
+            what="features",
+            place=repr(str(self.path)),
+            advice=FEATURES_ADVICE,
+        )
         place = self._place(key)
         with self._open(key) as dataset:
             shape, dtype = dataset.shape, dataset.dtype
@@ -40,9 +49,9 @@ class Hdf5Source(Source):
             place=place, n_samples=shape[0], n_features=shape[1], dtype=dtype, blocks=blocks
         )
 
-    def open_vector(self, key: str | None) -> Vector:
+    def open_vector(self, key: str | None, role: Role) -> Vector:
         """Open a dataset with one value a row."""
-        key = self._choose(key, LABEL_KEYS, "labels")
+        key = choose_vector_key(_strip(key), self._names(), role, repr(str(self.path)))
         return Vector(
             place=self._place(key), blocks=lambda: self._stream(key, 0, block_rows(1, 64))
         )
@@ -50,7 +59,7 @@ class Hdf5Source(Source):
     def _place(self, key: str) -> str:
         return f"{key!r} of {str(self.path)!r}"
 
-    def _choose(self, key: str | None, usual: tuple[str, ...], what: str) -> str:
+    def _names(self) -> list[str]:
         require("h5py", "hdf5")
         import h5py
 
@@ -63,7 +72,7 @@ class Hdf5Source(Source):
         place = repr(str(self.path))
         with reading(place, OSError), h5py.File(self.path) as file:
             file.visititems(collect)
-        return choose_key(key and key.strip("/"), names, usual, what=what, place=place)
+        return names
 
     @contextlib.contextmanager
     def _open(self, key: str) -> Iterator[Any]:
@@ -82,3 +91,8 @@ class Hdf5Source(Source):
             view = dataset.asstr() if h5py.check_string_dtype(dataset.dtype) else dataset
             for first in range(start, dataset.shape[0], rows):
                 yield np.asarray(view[first : first + rows])
+
+
+def _strip(key: str | None) -> str | None:
+    """Take the slashes off that HDF5 allows around a path."""
+    return None if key is None else key.strip("/")

@@ -8,12 +8,14 @@ from numpy.typing import NDArray
 
 from dtopk_storage.errors import DatasetError
 from dtopk_storage.sources.base import (
+    Role,
     Source,
     SourceFeatures,
     Vector,
     block_rows,
     check_matrix,
     reading,
+    refuse_key,
 )
 
 
@@ -40,11 +42,10 @@ class NpySource(Source):
             blocks=blocks,
         )
 
-    def open_vector(self, key: str | None) -> Vector:
+    def open_vector(self, key: str | None, role: Role) -> Vector:
         """Open one value a row; a key is refused, since the file holds one array."""
         place = repr(str(self.path))
-        if key is not None:
-            raise DatasetError(f"key must be left out for {place}: it has one array, got {key!r}.")
+        refuse_key(key, role, place)
         array = self._map()
 
         def blocks() -> Iterator[NDArray[Any]]:
@@ -53,6 +54,11 @@ class NpySource(Source):
                 yield np.asarray(array[first : first + rows])
 
         return Vector(place=place, blocks=blocks)
+
+    @property
+    def has_one_array(self) -> bool:
+        """True: features and labels are in files of their own."""
+        return True
 
     def _map(self) -> np.memmap[Any, Any]:
         with reading(repr(str(self.path)), OSError, ValueError, EOFError):

@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 from dtopk_storage.errors import DatasetError
 from dtopk_storage.sources.base import (
     FEATURE_KEYS,
-    LABEL_KEYS,
+    FEATURES_ADVICE,
+    Role,
     Source,
     SourceFeatures,
     Vector,
     block_rows,
     check_matrix,
     choose_key,
+    choose_vector_key,
     reading,
 )
 
@@ -44,7 +46,14 @@ class NpzSource(Source):
 
     def open_features(self) -> SourceFeatures:
         """Open the member with the features."""
-        key = self._choose(self.options.features_key, FEATURE_KEYS, "features")
+        key = choose_key(
+            self.options.features_key,
+            self._names(),
+            FEATURE_KEYS,
+            what="features",
+            place=repr(str(self.path)),
+            advice=FEATURES_ADVICE,
+        )
         place = self._place(key)
         with self._open(key) as (_, header):
             check_matrix(header.shape, header.dtype, place)
@@ -60,19 +69,18 @@ class NpzSource(Source):
             blocks=blocks,
         )
 
-    def open_vector(self, key: str | None) -> Vector:
+    def open_vector(self, key: str | None, role: Role) -> Vector:
         """Open a member with one value a row."""
-        key = self._choose(key, LABEL_KEYS, "labels")
+        key = choose_vector_key(key, self._names(), role, repr(str(self.path)))
         return Vector(place=self._place(key), blocks=lambda: self._stream(key, 0))
 
     def _place(self, key: str) -> str:
         return f"{key!r} of {str(self.path)!r}"
 
-    def _choose(self, key: str | None, usual: tuple[str, ...], what: str) -> str:
+    def _names(self) -> list[str]:
         place = repr(str(self.path))
         with reading(place, OSError, zipfile.BadZipFile), zipfile.ZipFile(self.path) as archive:
-            names = [name.removesuffix(".npy") for name in archive.namelist()]
-        return choose_key(key, names, usual, what=what, place=place)
+            return [name.removesuffix(".npy") for name in archive.namelist()]
 
     @contextlib.contextmanager
     def _open(self, key: str) -> Iterator[tuple[IO[bytes], _Header]]:

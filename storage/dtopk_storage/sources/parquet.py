@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 from dtopk_storage.errors import DatasetError
 from dtopk_storage.sources.base import (
     FEATURE_KEYS,
-    LABEL_KEYS,
+    FEATURES_ADVICE,
+    Role,
     Source,
     SourceFeatures,
     Vector,
     block_rows,
     check_real,
     choose_key,
+    choose_vector_key,
     reading,
     require,
 )
@@ -35,7 +37,14 @@ class ParquetSource(Source):
         if self.options.features_key is not None or lists:
             usual = (*FEATURE_KEYS, *lists)
             names = [
-                choose_key(self.options.features_key, lists, usual, what="list column", place=place)
+                choose_key(
+                    self.options.features_key,
+                    lists,
+                    usual,
+                    what="list column",
+                    place=place,
+                    advice=FEATURES_ADVICE,
+                )
             ]
             width = self._list_width(names[0])
             dtype = schema.field(names[0]).type.value_type.to_pandas_dtype()
@@ -46,7 +55,8 @@ class ParquetSource(Source):
                 if not (pa.types.is_primitive(schema.field(name).type)):
                     raise DatasetError(
                         f"column {name!r} of {place} must hold numbers to be a feature, got "
-                        f"{schema.field(name).type}. Skip it if it is none."
+                        f"{schema.field(name).type}.",
+                        advice="Leave it out with {skip_columns} if it is none.",
                     )
             dtype = np.result_type(*[schema.field(name).type.to_pandas_dtype() for name in names])
         check_real(np.dtype(dtype), place)
@@ -63,11 +73,11 @@ class ParquetSource(Source):
             blocks=blocks,
         )
 
-    def open_vector(self, key: str | None) -> Vector:
+    def open_vector(self, key: str | None, role: Role) -> Vector:
         """Open a column."""
         place = repr(str(self.path))
         names = self._files()[0].schema_arrow.names
-        key = choose_key(key, names, LABEL_KEYS, what="column", place=place)
+        key = choose_vector_key(key, names, role, place)
         place = f"column {key!r} of {place}"
 
         def blocks() -> Iterator[NDArray[Any]]:

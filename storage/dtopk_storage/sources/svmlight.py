@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk_storage.errors import DatasetError
-from dtopk_storage.sources.base import Source, SourceFeatures, Vector, block_rows
+from dtopk_storage.sources.base import Role, Source, SourceFeatures, Vector, block_rows, refuse_key
 from dtopk_storage.sources.text import open_binary
 
 _SCAN_LINES = 4096
@@ -55,11 +55,10 @@ class SvmlightSource(Source):
             blocks=blocks,
         )
 
-    def open_vector(self, key: str | None) -> Vector:
+    def open_vector(self, key: str | None, role: Role) -> Vector:
         """Open the labels, which start each line; there is no key."""
         place = repr(str(self.path))
-        if key is not None:
-            raise DatasetError(f"key must be left out for {place}: labels start each line.")
+        refuse_key(key, role, place)
         return Vector(place=place, blocks=self._scan)
 
     def _base(self) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk_storage.errors import DatasetError
-from dtopk_storage.sources.base import Source, SourceFeatures, Vector, reading
+from dtopk_storage.sources.base import Role, Source, SourceFeatures, Vector, reading, refuse_key
 
 COMPRESSED = (".bz2", ".gz", ".xz")
 _LINES = 1 << 16
@@ -46,14 +46,14 @@ class TextSource(Source):
         """Refuse: lines of single values are no features."""
         raise DatasetError(
             f"features must be in a file of another format, got {str(self.path)!r}, which is "
-            f"read as one value a line. Name the format if it is another."
+            f"read as one value a line.",
+            advice="Name the format with {source_format} if it is another.",
         )
 
-    def open_vector(self, key: str | None) -> Vector:
+    def open_vector(self, key: str | None, role: Role) -> Vector:
         """Open the values; there is no key."""
         place = repr(str(self.path))
-        if key is not None:
-            raise DatasetError(f"key must be left out for {place}, one value a line, got {key!r}.")
+        refuse_key(key, role, place)
 
         def blocks() -> Iterator[NDArray[Any]]:
             with open_binary(self.path) as file:

@@ -10,14 +10,17 @@ from numpy.typing import NDArray
 from dtopk_storage.errors import DatasetError
 from dtopk_storage.sources.base import (
     FEATURE_KEYS,
-    LABEL_KEYS,
+    FEATURES_ADVICE,
+    Role,
     Source,
     SourceFeatures,
     Vector,
     block_rows,
     check_matrix,
     choose_key,
+    choose_vector_key,
     reading,
+    refuse_key,
 )
 
 _ERRORS = (OSError, ValueError, KeyError, TypeError)
@@ -28,7 +31,24 @@ class ZarrSource(Source):
 
     def open_features(self) -> SourceFeatures:
         """Open the array with the features."""
-        array, place = self._open(self.options.features_key, FEATURE_KEYS, "features")
+        node, place = self._node(), repr(str(self.path))
+        if isinstance(node, zarr.Group):
+            key = choose_key(
+                self.options.features_key,
+                _array_names(node),
+                FEATURE_KEYS,
+                what="features",
+                place=place,
+                advice=FEATURES_ADVICE,
+            )
+            node, place = node[key], f"{key!r} of {place}"
+        elif self.options.features_key is not None:
+            raise DatasetError(
+                f"features of {place} must be taken without a key, since it is one array, got "
+                f"{self.options.features_key!r}.",
+                advice="Leave {features_key} out.",
+            )
+        array = _as_array(node, place)
         check_matrix(array.shape, array.dtype, place)
         rows = block_rows(array.shape[1], array.dtype.itemsize)
         # Whole chunks, so that each is read and unpacked once.
@@ -50,9 +70,15 @@ class ZarrSource(Source):
             blocks=blocks,
         )
 
-    def open_vector(self, key: str | None) -> Vector:
+    def open_vector(self, key: str | None, role: Role) -> Vector:
         """Open an array with one value a row."""
-        array, place = self._open(key, LABEL_KEYS, "labels")
+        node, place = self._node(), repr(str(self.path))
+        if isinstance(node, zarr.Group):
+            key = choose_vector_key(key, _array_names(node), role, place)
+            node, place = node[key], f"{key!r} of {place}"
+        else:
+            refuse_key(key, role, place)
+        array = _as_array(node, place)
         rows = max(array.chunks[0], block_rows(1, 64))
 
         def blocks() -> Iterator[NDArray[Any]]:
@@ -63,16 +89,21 @@ class ZarrSource(Source):
 
         return Vector(place=place, blocks=blocks)
 
-    def _open(self, key: str | None, usual: tuple[str, ...], what: str) -> tuple[Any, str]:
-        place = repr(str(self.path))
-        with reading(place, *_ERRORS):
-            node = zarr.open(self.path, mode="r")
-        if isinstance(node, zarr.Group):
-            names = [name for name, _ in node.arrays()]
-            key = choose_key(key, names, usual, what=what, place=place)
-            node, place = node[key], f"{key!r} of {place}"
-        elif key is not None:
-            raise DatasetError(f"key must be left out for {place}: it is one array, got {key!r}.")
-        if not isinstance(node, zarr.Array) or node.ndim == 0:
-            raise DatasetError(f"{place} must be an array with rows, got {node!r}.")
-        return node, place
+    @property
+    def has_one_array(self) -> bool:
+        """Whether it is an array and no group."""
+        return isinstance(self._node(), zarr.Array)
+
+    def _node(self) -> Any:
+        with reading(repr(str(self.path)), *_ERRORS):
+            return zarr.open(self.path, mode="r")
+
+
+def _array_names(group: zarr.Group) -> list[str]:
+    return [name for name, _ in group.arrays()]
+
+
+def _as_array(node: Any, place: str) -> Any:
+    if not isinstance(node, zarr.Array) or node.ndim == 0:
+        raise DatasetError(f"{place} must be an array with rows, got {node!r}.")
+    return node
