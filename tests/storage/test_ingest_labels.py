@@ -76,6 +76,8 @@ BAD = {
         r"at most 16777216 in size as float32, got 16777218\.0 in row 3 of",
     ),
     "none": (np.array(["a", None], object), r"must not be missing, got None in row 3 of"),
+    "empty": (["a", ""], r"must not be missing, got '' in row 3 of 'y\.npy'"),
+    "empty_bytes": ([b"a", b""], r"must not be missing, got '' in row 3 of"),
     "complex": ([1j, 2j], r"got 'complex128' in 'y\.npy'"),
     "multilabel": (np.ones((2, 14), int), r"shape \(n_samples,\), got 2 dimensions .* Several"),
 }

@@ -121,7 +121,7 @@ class LabelEncoder:
             return self._integers(np.array(items, object))
         names = [item.decode() if isinstance(item, bytes) else item for item in items]
         for row, name in enumerate(names):
-            if not isinstance(name, str) or (self._is_text and not name):
+            if not isinstance(name, str) or not name:
                 raise DatasetError(
                     f"labels must not be missing, got {name!r} "
                     f"in row {self._n_rows + row} of {self._place}."
