@@ -48,7 +48,11 @@ def _describe(path: str, verify: bool) -> tuple[dict[str, Any], str]:
     if Path(path).is_file():
         from dtopk.cli.run_info import describe_model, format_model
 
-        fields = describe_model(path, verify=verify)
+        try:
+            fields = describe_model(path, verify=verify)
+        except ValueError as error:
+            error.add_note("If it holds features, make a store of it with `dtopk ingest`.")
+            raise
         return fields, format_model(fields)
     if (Path(path) / "job.toml").is_file():
         from dtopk.cli.run_info import describe_run, format_run

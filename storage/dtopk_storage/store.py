@@ -32,6 +32,9 @@ from dtopk_storage.manifest import (
 )
 from dtopk_storage.verification import Verification
 
+WORK_SUFFIX = ".partial"
+"""After the name of a store: the folder in which an ingest makes it."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Batch:
@@ -349,8 +352,7 @@ def is_store(folder: Path) -> bool:
 def _read_attribute(folder: Path) -> dict[str, Any]:
     """Read the group's attribute that holds the manifest."""
     path = str(folder)
-    if not folder.is_dir():
-        raise DatasetError(f"store must be an existing folder, got {path!r}.")
+    _check_folder(folder)
     try:
         group = zarr.open_group(folder, mode="r", zarr_format=3)
     except (OSError, ValueError, KeyError, TypeError) as cause:
@@ -364,6 +366,27 @@ def _read_attribute(folder: Path) -> dict[str, Any]:
             f"Make a store of it with `dtopk ingest`."
         )
     return fields
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse what is not even a folder of zarr's, and say what is there instead."""
+    path = str(folder)
+    if folder.is_file():
+        raise DatasetError(
+            f"store must be a folder, got {path!r}, a file. If it holds features, make a store of "
+            f"it with `dtopk ingest`."
+        )
+    if (folder / "zarr.json").is_file():
+        return
+    work = folder if folder.suffix == WORK_SUFFIX else folder.with_name(folder.name + WORK_SUFFIX)
+    if work.is_dir():
+        raise DatasetError(
+            f"store {path!r} must be whole, got an unfinished ingest in {str(work)!r}. Run the "
+            f"same `dtopk ingest` again to go on with it."
+        )
+    if not folder.is_dir():
+        raise DatasetError(f"store must be an existing folder, got {path!r}.")
+    raise DatasetError(f"store {path!r} must have a zarr.json, got a folder without one.")
 
 
 def _expect(array: ChunkedArray, shape: tuple[int, ...], dtype: str) -> None:

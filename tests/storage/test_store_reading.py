@@ -175,6 +175,21 @@ def test_opening_a_missing_store_says_so(tmp_path):
         open_store(tmp_path / "nowhere")
 
 
+def test_opening_a_file_says_what_to_do(tmp_path):
+    (tmp_path / "a.npz").write_text("hello")
+    message = r"must be a folder, got '.*a\.npz', a file\. .* `dtopk ingest`\."
+    with pytest.raises(DatasetError, match=message):
+        open_store(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("name", ["s.zarr", "s.zarr.partial"])
+def test_opening_an_unfinished_store_says_how_to_finish_it(tmp_path, name):
+    (tmp_path / "s.zarr.partial").mkdir()
+    message = rf"'.*{name}' must be whole, got an unfinished ingest in '.*s\.zarr\.partial'\. Run"
+    with pytest.raises(DatasetError, match=message):
+        open_store(tmp_path / name)
+
+
 def test_opening_a_url_says_so():
     with pytest.raises(DatasetError, match="must be a folder of this machine, got 's3://b/d'"):
         open_store("s3://b/d")
@@ -182,7 +197,7 @@ def test_opening_a_url_says_so():
 
 def test_opening_a_folder_that_is_no_zarr_group_says_so(tmp_path):
     (tmp_path / "file").write_text("hello")
-    with pytest.raises(DatasetError, match="must be a zarr v3 group, got"):
+    with pytest.raises(DatasetError, match=r"store '.*' must have a zarr\.json, got a folder with"):
         open_store(tmp_path)
 
 

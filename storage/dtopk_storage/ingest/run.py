@@ -47,7 +47,7 @@ from dtopk_storage.publishing import (
 )
 from dtopk_storage.sources.base import ROLE_NAMES, Role, Source, SourceFeatures, Vector
 from dtopk_storage.sources.formats import open_source
-from dtopk_storage.store import FeatureStore, local_folder, open_store
+from dtopk_storage.store import WORK_SUFFIX, FeatureStore, local_folder, open_store
 from dtopk_storage.values import as_feature_dtype, convert_features
 
 
@@ -107,7 +107,7 @@ def ingest(
     # Taken before anything is read, so that what changes from here on is noticed.
     command = fingerprint(origin, options)
     opened = _open_inputs(origin, options)
-    work = target.with_name(f"{target.name}.partial")
+    work = target.with_name(target.name + WORK_SUFFIX)
     with hold_folder(work):
         # Another ingest may have put its store there while this one came to its turn.
         check_target_again(work, target, overwrite=options.overwrite)
