@@ -55,12 +55,11 @@ class Run:
         self._solver = solver
         self._interruption = interruption
         dtype = np.dtype(options.dtype)
-        scaled = options.mean is not None and options.inverse_scale is not None
         self.conversion = RowConversion(
             n_features=rows.n_features,
             dtype=np.dtype(np.float64),
-            mean=options.mean if scaled else None,
-            inverse_scale=options.inverse_scale if scaled else None,
+            mean=options.mean,
+            inverse_scale=options.inverse_scale,
             constant=options.constant,
         ).in_dtype(dtype)
         block_size = options.block_size or default_block_size(rows.n_classes)
