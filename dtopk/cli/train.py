@@ -1,6 +1,7 @@
 """`dtopk train`: train a model as a job file says."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import click
 
@@ -39,9 +40,8 @@ def train(job_path: str, overrides: tuple[str, ...], run_dir: str, as_json: bool
     jobs/README.md describes every key of a job. Ctrl-C ends training early: what was reached is
     certified and kept, and the exit status is 130.
     """
-    if run_dir:
-        overrides = (*overrides, f"output.run_dir={run_dir}")
-    job = load_job(job_path, overrides)
+    job = load_job(job_path, overrides, run_dir=run_dir)
+    _check_store_folder(Path(job.data.store))
     progress = make_progress()
     try:
         result = run_job(job.data.store, job, callbacks=[progress])
@@ -57,6 +57,15 @@ def train(job_path: str, overrides: tuple[str, ...], run_dir: str, as_json: bool
     else:
         answer(_describe(result))
     return EXIT_INTERRUPTED if result.stop_reason == "interrupted" else 0
+
+
+def _check_store_folder(path: Path) -> None:
+    if not path.is_dir():
+        what = "which is a file" if path.exists() else "which does not exist"
+        raise ValueError(
+            f"data.store must be the folder of a feature store, got {str(path)!r}, {what}. "
+            "`dtopk ingest` makes one."
+        )
 
 
 def _describe(result: TrainResult) -> str:

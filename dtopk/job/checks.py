@@ -23,6 +23,22 @@ _BYTES_PATTERN = re.compile(r"\s*(\d+(?:\.\d*)?)\s*([A-Za-z]*)\s*")
 _TYPE_WORDS = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
 
 
+class JobValueError(ValueError):
+    """A job has a value that its key does not take.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong, as a sentence.
+    *keys : str
+        'section.key' of each value that has to do with it.
+    """
+
+    def __init__(self, message: str, *keys: str):
+        super().__init__(message)
+        self.keys = keys
+
+
 def nearest_first(name: str, known: Iterable[str]) -> list[str]:
     """Sort the known names, the one that looks most like `name` first."""
 
@@ -65,33 +81,33 @@ def _coerce(value: object, wanted: object, name: str) -> object:
     if wanted == tuple[str, ...]:
         if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
             return tuple(value)
-        raise ValueError(f"{name} must be a list of strings, got {value!r}.")
+        raise JobValueError(f"{name} must be a list of strings, got {value!r}.", name)
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if wanted is float and isinstance(value, float):
         return value
     if type(value) is not wanted:
         words = _TYPE_WORDS[wanted]  # type: ignore[index]
-        raise ValueError(f"{name} must be {words}, got {value!r}.")
+        raise JobValueError(f"{name} must be {words}, got {value!r}.", name)
     return value
 
 
 def check_above_zero(name: str, value: float) -> None:
     """Refuse zero, negative numbers, NaN and infinity."""
     if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{name} must be a finite number above 0, got {value!r}.")
+        raise JobValueError(f"{name} must be a finite number above 0, got {value!r}.", name)
 
 
 def check_not_negative(name: str, value: float) -> None:
     """Refuse negative numbers, NaN and infinity."""
     if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{name} must be a finite number, 0 or above, got {value!r}.")
+        raise JobValueError(f"{name} must be a finite number, 0 or above, got {value!r}.", name)
 
 
 def check_at_least(name: str, value: int, minimum: int) -> None:
     """Refuse whole numbers under the minimum."""
     if value < minimum:
-        raise ValueError(f"{name} must be at least {minimum}, got {value!r}.")
+        raise JobValueError(f"{name} must be at least {minimum}, got {value!r}.", name)
 
 
 def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
@@ -100,8 +116,8 @@ def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
     if value not in choices:
         ordered = nearest_first(value, choices)
         listed = ", ".join(repr(choice) for choice in choices)
-        raise ValueError(
-            f"{name} must be one of {listed}, got {value!r}. Did you mean {ordered[0]!r}?"
+        raise JobValueError(
+            f"{name} must be one of {listed}, got {value!r}. Did you mean {ordered[0]!r}?", name
         )
 
 
@@ -121,7 +137,8 @@ def parse_bytes(name: str, text: str) -> int:
     """
     match = _BYTES_PATTERN.fullmatch(text)
     if match is None or match[2].upper() not in _BYTES_PER_UNIT or float(match[1]) == 0:
-        raise ValueError(
-            f"{name} must be 'auto' or a size above 0 such as '512MB' or '4GiB', got {text!r}."
+        raise JobValueError(
+            f"{name} must be 'auto' or a size above 0 such as '512MB' or '4GiB', got {text!r}.",
+            name,
         )
     return int(float(match[1]) * _BYTES_PER_UNIT[match[2].upper()])

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from dtopk.job.checks import (
+    JobValueError,
     check_above_zero,
     check_at_least,
     check_choice,
@@ -35,7 +36,7 @@ class DataSection:
     def __post_init__(self) -> None:
         coerce_fields(self, "data")
         if not self.train:
-            raise ValueError("data.train must name a split, got ''.")
+            raise JobValueError("data.train must name a split, got ''.", "data.train")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ class SolverSection:
     name: str = "auto"
     """Name of the solver; 'auto' takes the one that suits the loss."""
     tol: float = 1e-3
-    """Relative duality gap at which the model counts as optimal and training stops."""
+    """Relative duality gap, below 1, at which the model counts as optimal and training stops."""
     max_epochs: int = 200
     """Passes over the training split after which training stops all the same."""
     time_limit_s: float = 0.0
@@ -98,6 +99,9 @@ class SolverSection:
     def __post_init__(self) -> None:
         coerce_fields(self, "solver")
         check_above_zero("solver.tol", self.tol)
+        if self.tol >= 1:
+            # Zero weights have a relative gap of 1: it would certify anything.
+            raise JobValueError(f"solver.tol must be below 1, got {self.tol!r}.", "solver.tol")
         check_at_least("solver.max_epochs", self.max_epochs, 1)
         check_not_negative("solver.time_limit_s", self.time_limit_s)
         check_choice("solver.dtype", self.dtype, ("float32", "float64"))
@@ -143,7 +147,7 @@ class OutputSection:
     def __post_init__(self) -> None:
         coerce_fields(self, "output")
         if not self.run_dir:
-            raise ValueError("output.run_dir must name a folder, got ''.")
+            raise JobValueError("output.run_dir must name a folder, got ''.", "output.run_dir")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +167,9 @@ class TrackingSection:
     def __post_init__(self) -> None:
         coerce_fields(self, "tracking")
         if not self.experiment:
-            raise ValueError("tracking.experiment must name an experiment, got ''.")
+            raise JobValueError(
+                "tracking.experiment must name an experiment, got ''.", "tracking.experiment"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

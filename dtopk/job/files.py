@@ -1,15 +1,16 @@
 """Read a job file, put --set values over it, and write a job as it was resolved."""
 
+import contextlib
 import dataclasses
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from dtopk.job.checks import unknown_name
+from dtopk.job.checks import JobValueError, unknown_name
 from dtopk.job.config import JOB_VERSION, OutputSection, TrainJob
 from dtopk.job.names import check_names
 
@@ -17,7 +18,9 @@ _SECTIONS = {section.name: section.default_factory for section in dataclasses.fi
 _PATHS = (("data", "store"), ("solver", "warm_start"), ("output", "run_dir"))
 
 
-def load_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> TrainJob:
+def load_job(
+    path: str | os.PathLike[str], overrides: Sequence[str] = (), *, run_dir: str = ""
+) -> TrainJob:
     """Read a job file.
 
     Parameters
@@ -27,6 +30,8 @@ def load_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Tra
     overrides : sequence of 'section.key=value'
         Values that replace the file's, read as TOML; what is not TOML is taken as a string.
         Relative paths among them start at the working directory.
+    run_dir : str
+        Replaces `output.run_dir`, if given, as an override does.
 
     Returns
     -------
@@ -40,29 +45,58 @@ def load_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Tra
         solver, or has a value that its key does not take.
     """
     path = Path(path)
-    where = f"In {str(path)!r}"
+    in_file = f"In {str(path)!r}."
     tables = _read_tables(path)
+    with _naming_place(in_file):
+        _check_known(tables)
     tables.setdefault("output", {}).setdefault("run_dir", OutputSection.run_dir)
     _make_paths_absolute(tables, path.parent)
-    if overrides:
-        changes = _parse_overrides(overrides)
+    places = {}
+    for text in overrides:
+        section, key, value = _parse_override(text)
+        changes = {section: {key: value}}
+        with _naming_place(f"In --set {text}."):
+            _check_known(changes)
         _make_paths_absolute(changes, Path.cwd())
-        for section, values in changes.items():
-            tables.setdefault(section, {}).update(values)
-        where += "".join(f", --set {text}" for text in overrides)
+        tables.setdefault(section, {}).update(changes[section])
+        places[f"{section}.{key}"] = f"--set {text}"
+    if run_dir:
+        tables["output"]["run_dir"] = run_dir
+        _make_paths_absolute({"output": tables["output"]}, Path.cwd())
+        places["output.run_dir"] = f"--run-dir {run_dir}"
     try:
         job = job_from_dict(tables)
         check_names(job)
-        if not job.data.store:
-            raise ValueError("data.store must be the path of a feature store, got none.")
-    except ValueError as error:
-        raise ValueError(f"{error} {where}.") from error
+    except JobValueError as error:
+        guilty = list(dict.fromkeys(places[key] for key in error.keys if key in places))
+        where = f"In {', '.join(guilty)}." if guilty else in_file
+        raise ValueError(f"{error} {where}") from error
+    if not job.data.store:
+        raise ValueError(f"data.store must be the path of a feature store, got none. {in_file}")
     return job
+
+
+@contextlib.contextmanager
+def _naming_place(where: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{error} {where}") from error
 
 
 def job_from_dict(tables: Mapping[str, Any]) -> TrainJob:
     """Make a job from its sections, each a dict, as `job_to_dict` gives them."""
+    _check_known(tables)
     sections = {}
+    for name, values in tables.items():
+        if name != "version":
+            section_type: Any = _SECTIONS[name]
+            sections[name] = section_type(**values)
+    return TrainJob(**sections)
+
+
+def _check_known(tables: Mapping[str, Any]) -> None:
+    """Refuse sections and keys that no job has."""
     for name, values in tables.items():
         if name == "version":
             continue
@@ -73,8 +107,6 @@ def job_from_dict(tables: Mapping[str, Any]) -> TrainJob:
         for key in values:
             if key not in known:
                 raise unknown_name(f"key in [{name}]", key, known)
-        sections[name] = section_type(**values)
-    return TrainJob(**sections)
 
 
 def job_to_dict(job: TrainJob) -> dict[str, Any]:
@@ -93,12 +125,15 @@ def job_to_toml(job: TrainJob) -> str:
 
 
 def _read_tables(path: Path) -> dict[str, Any]:
+    wanted = "JOB must be a TOML job file, as jobs/README.md describes,"
+    if path.is_dir():
+        raise ValueError(f"{wanted} got {str(path)!r}, which is a folder.")
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ValueError(f"job file {str(path)!r} does not exist.") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"job file {str(path)!r} must be UTF-8 text: {error}.") from error
+        raise ValueError(f"{wanted} got {str(path)!r}, which is not text in UTF-8.") from error
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"job file {str(path)!r} must be TOML: {error}.") from error
     _check_version(tables, path)
@@ -126,15 +161,12 @@ def _check_version(tables: Mapping[str, Any], path: Path) -> None:
         )
 
 
-def _parse_overrides(overrides: Sequence[str]) -> dict[str, dict[str, Any]]:
-    changes: dict[str, dict[str, Any]] = {}
-    for text in overrides:
-        name, equals, value = text.partition("=")
-        section, dot, key = name.strip().partition(".")
-        if not (equals and dot and section and key):
-            raise ValueError(f"--set must be section.key=value, got {text!r}.")
-        changes.setdefault(section, {})[key] = _parse_value(value.strip())
-    return changes
+def _parse_override(text: str) -> tuple[str, str, Any]:
+    name, equals, value = text.partition("=")
+    section, dot, key = name.strip().partition(".")
+    if not (equals and dot and section and key):
+        raise ValueError(f"--set must be section.key=value, got {text!r}.")
+    return section, key, _parse_value(value.strip())
 
 
 def _parse_value(text: str) -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dtopk.engine import SOLVERS
-from dtopk.job.checks import check_choice
+from dtopk.job.checks import JobValueError, check_choice
 from dtopk.job.config import TrainJob
 from dtopk.losses import Loss, make_loss
 
@@ -18,8 +18,11 @@ def build_loss(job: TrainJob) -> Loss:
         If there is none of that name, or it does not take a parameter that is given.
     """
     model = job.model
-    with naming_key("section [model]"):
+    try:
         return make_loss(model.loss, k=model.k, gamma=model.gamma, smoothing=model.smoothing)
+    except ValueError as error:
+        parameter = str(error).partition(" ")[0]
+        raise JobValueError(str(error), f"model.{parameter}", "model.loss") from error
 
 
 def check_names(job: TrainJob) -> None:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -12,9 +13,23 @@ from typing import Any
 
 from dtopk.atomic import write_text
 
+_PLACEHOLDER = re.compile(r"\{[^{}/]*\}")
+
 
 def name_run_folder(template: str) -> Path:
-    """Put the time of now in the place of '{time}'."""
+    """Put the time of now in the place of '{time}'.
+
+    Raises
+    ------
+    ValueError
+        If there is another name in braces.
+    """
+    unknown = set(_PLACEHOLDER.findall(template)) - {"{time}"}
+    if unknown:
+        raise ValueError(
+            f"output.run_dir must have no placeholder but '{{time}}', got {min(unknown)!r} in "
+            f"{template!r}."
+        )
     return Path(template.replace("{time}", time.strftime("%Y%m%d-%H%M%S")))
 
 
@@ -71,7 +86,7 @@ class RunFolder:
         if self.path.exists() and not (self.path.is_dir() and not any(self.path.iterdir())):
             raise ValueError(
                 f"run folder must be new or empty, got {str(self.path)!r}, which is in use. "
-                "Choose another one with --run-dir or output.run_dir."
+                "Choose another one with --run-dir, or output.run_dir of the job."
             )
 
     def claim(self, job_toml: str) -> None:

@@ -103,6 +103,23 @@ def test_absent_job_is_one_line_and_status_2(call):
     assert result.err == "error: job file 'nowhere.toml' does not exist.\n"
 
 
+@pytest.mark.parametrize(
+    ("name", "what"), [("job.toml", "which is a file"), ("no.zarr", "which does not exist")]
+)
+def test_store_that_is_none_is_named_by_its_key(call, job_path, tmp_path, name, what):
+    result = call("train", job_path, "--set", f"data.store={tmp_path / name}")
+    assert result.status == 2
+    assert result.err == (
+        f"error: data.store must be the folder of a feature store, got {str(tmp_path / name)!r}, "
+        f"{what}. `dtopk ingest` makes one.\n"
+    )
+
+
+def test_error_does_not_name_an_option_that_was_not_given(call, job_path):
+    result = call("train", job_path, "--run-dir", "x", "--set", "model.k=0")
+    assert result.err == "error: model.k must be at least 1, got 0. In --set model.k=0.\n"
+
+
 def test_used_run_folder_is_refused(call, job_path):
     assert call("train", job_path).status == 0
     result = call("train", job_path)

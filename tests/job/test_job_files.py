@@ -1,6 +1,7 @@
 """Job files: what they take, what they refuse, and how they say it."""
 
 import dataclasses
+import re
 import tomllib
 from pathlib import Path
 
@@ -147,8 +148,44 @@ def test_job_refuses_values_out_of_rule(write_job, text, message):
     ],
 )
 def test_job_refuses_values_of_another_type(write_job, text, message):
-    with pytest.raises(ValueError, match=rf"{message}\. In '.*job\.toml', --set "):
+    with pytest.raises(ValueError, match=rf"^{message}\. In --set {re.escape(text)}\.$"):
         load_job(write_job(DATA), [text])
+
+
+@pytest.mark.parametrize(
+    ("sections", "overrides", "place"),
+    [
+        ("[model]\nk = 0", ["model.C=2"], r"In '.*job\.toml'\."),
+        ("[model]\nC = 2", ["model.C=3", "model.k=0"], r"In --set model\.k=0\."),
+        ("[model]\nk = 0", ["model.k=0"], r"In --set model\.k=0\."),
+        ("[model]\nk = 3", ["model.loss=softmax"], r"In --set model\.loss=softmax\."),
+        ("[model]\nloss = 'softmax'", ["model.C=2", "model.k=3"], r"In --set model\.k=3\."),
+        ("", ["model.C=2", "solver.name=x"], r"In --set solver\.name=x\."),
+        ("", ["model.C=2", "solver.nme=x"], r"In --set solver\.nme=x\."),
+        ("[modle]", ["model.C=2"], r"In '.*job\.toml'\."),
+    ],
+)
+def test_job_error_names_the_guilty_place_alone(write_job, sections, overrides, place):
+    with pytest.raises(ValueError, match=rf"[.?] {place}$") as caught:
+        load_job(write_job(DATA + sections), overrides)
+    assert str(caught.value).count(" In ") == 1
+
+
+@pytest.mark.parametrize("tol", ["1", "2.5"])
+def test_job_refuses_a_tolerance_that_certifies_nothing(write_job, tol):
+    with pytest.raises(ValueError, match=r"^solver\.tol must be below 1, got .*\. In --set"):
+        load_job(write_job(DATA), [f"solver.tol={tol}"])
+
+
+def test_job_that_is_a_folder_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"^JOB must be a TOML job file, .* which is a folder\.$"):
+        load_job(tmp_path)
+
+
+def test_job_that_is_no_text_is_named(tmp_path):
+    (tmp_path / "features.npz").write_bytes(b"PK\x03\x04\xff\xfe")
+    with pytest.raises(ValueError, match=r"^JOB must be a TOML job file, .* is not text in UTF-8"):
+        load_job(tmp_path / "features.npz")
 
 
 def test_job_names_the_nearest_section(write_job):

@@ -64,3 +64,11 @@ def test_result_is_json(folder):
     folder.claim("")
     folder.write_result({"epochs": 3})
     assert json.loads(folder.result.read_text()) == {"epochs": 3}
+
+
+@pytest.mark.parametrize("name", ["runs/{tiem}", "runs/{}", "runs/{time}-{C}"])
+def test_run_folder_refuses_other_placeholders(name):
+    with pytest.raises(
+        ValueError, match=r"output\.run_dir must have no placeholder but '\{time\}', got '\{"
+    ):
+        name_run_folder(name)
