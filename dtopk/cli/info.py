@@ -13,6 +13,7 @@ from dtopk.cli.progress import RowProgress
 from dtopk_storage import FeatureStore, open_store
 from dtopk_storage.checks import check_labels
 from dtopk_storage.files import size_on_disk
+from dtopk_storage.wording import format_bytes, format_count
 
 _NAMES_SHOWN = 5
 
@@ -147,9 +148,9 @@ def format_store(fields: dict[str, Any]) -> str:
         "classes": f"{fields['n_classes']:,}: {_shorten(fields['class_names'])}",
         "sample weights": "yes" if fields["has_sample_weight"] else "no",
         "order of rows": "changed, see row_id" if fields["has_row_id"] else "as in the source",
-        "chunks": f"{fields['n_chunks']:,} of {fields['chunk_rows']:,} rows "
-        f"({_format_bytes(fields['chunk_bytes'])}), compression {fields['compression']}",
-        "size on disk": _format_bytes(fields["bytes_on_disk"]),
+        "chunks": f"{fields['n_chunks']:,} of {format_count(fields['chunk_rows'], 'row')} "
+        f"({format_bytes(fields['chunk_bytes'])}), compression {fields['compression']}",
+        "size on disk": format_bytes(fields["bytes_on_disk"]),
         "feature means": _format_range(fields["feature_mean"]),
         "feature deviations": _format_range(fields["feature_std"]),
         "constant features": f"{fields['n_constant_features']:,}",
@@ -184,14 +185,6 @@ def _format_provenance(provenance: Mapping[str, Any]) -> list[str]:
 def _shorten(names: Sequence[str]) -> str:
     shown = ", ".join(names[:_NAMES_SHOWN])
     return f"{shown}, ..." if len(names) > _NAMES_SHOWN else shown
-
-
-def _format_bytes(size: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.3g} {unit}"
-        size /= 1024
-    return f"{size:.4g} TiB"
 
 
 def _format_range(limits: dict[str, float]) -> str:

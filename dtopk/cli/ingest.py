@@ -20,6 +20,7 @@ from dtopk_storage.publishing import DEFAULT_CHUNK_BYTES
 from dtopk_storage.sources.base import IndexBase, SourceOptions
 from dtopk_storage.sources.formats import FORMATS
 from dtopk_storage.values import DTYPES
+from dtopk_storage.wording import format_count
 
 _MIB = 1 << 20
 _STAGES = {"labels": "reading labels", "shuffle": "shuffling", "features": "writing features"}
@@ -204,8 +205,8 @@ def ingest(
         return
     sizes = ", ".join(f"{split} {made.split_size(split):,}" for split in made.splits)
     tell(
-        f"{made.n_samples:,} rows of {made.n_features:,} features ({made.dtype.name}), "
-        f"{made.n_classes:,} classes; {sizes}"
+        f"{format_count(made.n_samples, 'row')} of {format_count(made.n_features, 'feature')} "
+        f"({made.dtype.name}), {format_count(made.n_classes, 'class')}; {sizes}"
     )
 
 

@@ -264,7 +264,7 @@ BAD_PARQUET = {
         "must have a value in every row, got none in row 1",
     ),
     "null_label": ({"f": [1.0] * 6, "label": ["a", None] * 3}, "column 'label' .* none in row 1"),
-    "ragged": ({"X": [[1.0]] * 5 + [[1.0, 2.0]], "label": Y}, "all have 1 values, .* 2 in row 5"),
+    "ragged": ({"X": [[1.0]] * 5 + [[1.0, 2.0]], "label": Y}, "all have 1 value, .* 2 in row 5"),
     "null_inside": ({"X": [[1.0]] * 5 + [[None]], "label": Y}, "got null in row 5"),
 }
 
@@ -277,7 +277,7 @@ def test_bad_parquet_is_refused(tmp_path, columns, message):
 
 def test_a_store_that_cannot_fit_is_refused_before_features_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 71})())
-    message = r"must be at least 0\.0 GB \(6 rows of 12 bytes\), got 0\.0 GB"
+    message = r"must be at least 72 B \(6 rows of 12 B\), got 71 B"
     refuse(save(tmp_path, np.ones((6, 3), np.float32)), message)
 
 

@@ -49,6 +49,7 @@ from dtopk_storage.sources.base import ROLE_NAMES, Role, Source, SourceFeatures,
 from dtopk_storage.sources.formats import open_source
 from dtopk_storage.store import WORK_SUFFIX, FeatureStore, local_folder, open_store
 from dtopk_storage.values import as_feature_dtype, convert_features
+from dtopk_storage.wording import format_bytes, format_count
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -137,8 +138,8 @@ def _keeping_what_helps(work: Path, run: "_Run") -> Iterator[None]:
         if not is_disk_full(error):
             raise
         raise DatasetError(
-            f"no space is left for {str(work)!r}, after {run.rows_done} rows of features. "
-            f"Free some and run the same command again: it goes on from there."
+            f"no space is left for {str(work)!r}, after {format_count(run.rows_done, 'row')} of "
+            f"features. Free some and run the same command again: it goes on from there."
         ) from error
 
 
@@ -347,7 +348,7 @@ class _Run:
             self._check_length("features", rows.place, done, n_samples)
             return
         raise DatasetError(
-            f"features and labels must have as many rows, got {n_samples} labels "
+            f"features and labels must have as many rows, got {format_count(n_samples, 'label')} "
             f"and more rows of features in {rows.place}."
         )
 
@@ -380,7 +381,7 @@ class _Run:
         if got is not None and got != n_samples:
             raise DatasetError(
                 f"{what} and labels must have as many rows, got {got} in {place} "
-                f"and {n_samples} labels in {self._inputs.labels.place}."
+                f"and {format_count(n_samples, 'label')} in {self._inputs.labels.place}."
             )
 
     def _check_space(self, manifest: Manifest) -> None:
@@ -391,11 +392,12 @@ class _Run:
         needed = manifest.n_samples * row_bytes * (2 if self._options.shuffle else 1)
         free = shutil.disk_usage(self._work).free
         if needed > free:
+            rows = format_count(manifest.n_samples, "row")
             raise DatasetError(
-                f"free space for {str(self._target)!r} must be at least {needed / 1e9:.1f} GB "
-                f"({manifest.n_samples} rows of {row_bytes} bytes"
+                f"free space for {str(self._target)!r} must be at least {format_bytes(needed)} "
+                f"({rows} of {format_bytes(row_bytes)}"
                 f"{', twice to shuffle them' if self._options.shuffle else ''}), "
-                f"got {free / 1e9:.1f} GB."
+                f"got {format_bytes(free)}."
             )
 
     def _report(self, stage: str, rows: int, n_samples: int | None) -> None:

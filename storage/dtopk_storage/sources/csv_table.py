@@ -21,6 +21,7 @@ from dtopk_storage.sources.base import (
     choose_vector_key,
 )
 from dtopk_storage.sources.text import open_binary
+from dtopk_storage.wording import format_count
 
 _LINES = 1 << 13
 _ARROW_BLOCK_BYTES = 16 << 20
@@ -144,8 +145,8 @@ class CsvSource(Source):
             for offset, row in enumerate(table):
                 if len(row) != n_columns:
                     raise DatasetError(
-                        f"rows of {str(self.path)!r} must have {n_columns} columns, "
-                        f"got {len(row)} in row {start + offset}."
+                        f"rows of {str(self.path)!r} must have "
+                        f"{format_count(n_columns, 'column')}, got {len(row)} in row {start + offset}."
                     )
             yield table
             start += len(table)

@@ -26,6 +26,7 @@ from dtopk_storage.sources.base import (
     choose_vector_key,
     reading,
 )
+from dtopk_storage.wording import format_count
 
 _SKIP_BYTES = 8 << 20
 
@@ -147,5 +148,5 @@ def _skip(member: IO[bytes], size: int) -> None:
 def _read_exactly(member: IO[bytes], size: int) -> bytes:
     data = member.read(size)
     if len(data) != size:
-        raise EOFError(f"it ended {size - len(data)} bytes early.")
+        raise EOFError(f"it ended {format_count(size - len(data), 'byte')} early.")
     return data

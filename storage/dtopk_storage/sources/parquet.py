@@ -22,6 +22,7 @@ from dtopk_storage.sources.base import (
     reading,
     require,
 )
+from dtopk_storage.wording import format_count
 
 
 class ParquetSource(Source):
@@ -164,7 +165,7 @@ def _to_matrix(
     if (lengths != width).any():
         row = int(np.argmax(lengths != width))
         raise DatasetError(
-            f"lists of {place} must all have {width} values, as the first has, "
+            f"lists of {place} must all have {format_count(width, 'value')}, as the first has, "
             f"got {lengths[row]} in row {start + row}."
         )
     flat = batch.column(0).flatten()

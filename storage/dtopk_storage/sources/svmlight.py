@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dtopk_storage.errors import DatasetError
 from dtopk_storage.sources.base import Role, Source, SourceFeatures, Vector, block_rows, refuse_key
 from dtopk_storage.sources.text import open_binary
+from dtopk_storage.wording import format_count
 
 _SCAN_LINES = 4096
 
@@ -40,7 +41,8 @@ class SvmlightSource(Source):
                 f"index in it, got {n_features}."
             )
         if n_features < 1:
-            raise DatasetError(f"{place} must have features, got none in {self._n_samples} rows.")
+            rows = format_count(self._n_samples, "row")
+            raise DatasetError(f"{place} must have features, got none in {rows}.")
 
         def blocks(start: int) -> Iterator[NDArray[Any]]:
             rows = min(_SCAN_LINES, block_rows(n_features, 8))
