@@ -45,6 +45,8 @@ class Problem:
     """How many there are of each class, shape (n_classes,)."""
     options: FitOptions
     """What the engine is told."""
+    duals_in_memory: bool
+    """Whether the duals are to be held in memory, or streamed to disk and back."""
     start: StartPoint | None
     """Where training starts; None: at zero."""
 
@@ -121,7 +123,7 @@ def build_problem(store: FeatureStore, job: TrainJob) -> Problem:
         )
     options = _make_options(store, job, totals)
     with naming_key("resources.memory_limit"):
-        plan_rows(rows, options)
+        plan = plan_rows(rows, options)
     return Problem(
         job=job,
         store=store,
@@ -129,6 +131,7 @@ def build_problem(store: FeatureStore, job: TrainJob) -> Problem:
         rows=rows,
         class_rows=class_rows,
         options=options,
+        duals_in_memory=plan.duals_in_memory,
         start=_make_start(store, job),
     )
 
@@ -136,31 +139,32 @@ def build_problem(store: FeatureStore, job: TrainJob) -> Problem:
 def _check_splits(store: FeatureStore, job: TrainJob) -> NDArray[np.int64]:
     """Refuse splits without rows or with labels that training never sees; count its classes."""
     data = job.data
-    with naming_key("data.train"):
-        class_rows = _count_classes(store, data.train)
+    class_rows = _count_classes(store, data.train, "data.train")
     others = [("data.evaluate", split) for split in data.evaluate]
     if data.validation:
         others.append(("data.validation", data.validation))
     for key, split in others:
-        with naming_key(key):
-            unseen = np.flatnonzero((_count_classes(store, split) > 0) & (class_rows == 0))
-            if len(unseen):
-                raise ValueError(
-                    f"labels of split {split!r} must have rows in split {data.train!r}, got "
-                    f"{store.class_names[unseen[0]]!r} in {store.path!r}, which has none."
-                )
+        unseen = np.flatnonzero((_count_classes(store, split, key) > 0) & (class_rows == 0))
+        if len(unseen):
+            raise ValueError(
+                f"labels of split {split!r} must have rows in split {data.train!r}, got "
+                f"{store.class_names[unseen[0]]!r} in {store.path!r}, which has none. "
+                f"Set by {key} of the job."
+            )
     return class_rows
 
 
-def _count_classes(store: FeatureStore, split: str) -> NDArray[np.int64]:
-    """Count the rows of each class, chunk by chunk, without reading features."""
+def _count_classes(store: FeatureStore, split: str, key: str) -> NDArray[np.int64]:
+    """Count the rows of each class of the split that `key` of the job names; read no features."""
+    with naming_key(key):
+        ranges = store.split_ranges(split)
+        if store.split_size(split) == 0:
+            raise ValueError(f"split {split!r} of {store.path!r} must have rows, got none.")
     counts = np.zeros(store.n_classes, dtype=np.int64)
-    for start, stop in store.split_ranges(split):
+    for start, stop in ranges:
         for first in range(start, stop, _LABELS_READ):
             labels = store.read_labels(first, min(first + _LABELS_READ, stop))
             counts += np.bincount(labels, minlength=store.n_classes)
-    if counts.sum() == 0:
-        raise ValueError(f"split {split!r} of {store.path!r} must have rows, got none.")
     return counts
 
 
@@ -225,12 +229,26 @@ def _start_from_dual(path: Path, store: FeatureStore, job: TrainJob) -> StartPoi
             f"classes of {store.path!r}, got {dual.n_samples} and {dual.n_classes} in "
             f"{dual.path!r}. Start from the model alone: {str(path / 'model.npz')!r}."
         )
-    if not RunFolder(path=path).has_dual_values():
+    folder = RunFolder(path=path)
+    if folder.model.is_file():
+        _check_class_names(load_model(folder.model), store, dual.path)
+    if not folder.has_dual_values():
         raise ValueError(
             f"duals to start from must have values, got none in {dual.path!r}: the run was killed "
             "before it wrote any."
         )
     return StartPoint(dual=dual, dual_factor=job.model.C / load_job(path / "job.toml").model.C)
+
+
+def _check_class_names(model: Model, store: FeatureStore, path: str) -> None:
+    """Refuse duals of other classes, or of the same ones in another order."""
+    pairs = zip(model.classes.tolist(), store.classes.tolist(), strict=True)
+    for place, (trained, stored) in enumerate(pairs):
+        if trained != stored:
+            raise ValueError(
+                f"duals to start from must have the classes of {store.path!r} in their order, got "
+                f"{trained!r} for {stored!r}, class {place}, in {path!r}."
+            )
 
 
 def _start_from_model(path: Path, store: FeatureStore, job: TrainJob) -> StartPoint:

@@ -2,7 +2,10 @@
 
 import contextlib
 import dataclasses
+import errno
+import logging
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dtopk.engine import Callback, EpochRecord, FitResult, fit
 from dtopk.job.callbacks import TrackEpochs, ValidateEpochs
 from dtopk.job.config import TrainJob
+from dtopk.job.disk_space import check_disk_space
 from dtopk.job.files import job_to_dict, job_to_toml
 from dtopk.job.problem import Problem, build_problem, flatten_job
 from dtopk.job.run_folder import RunFolder, name_run_folder
@@ -19,14 +23,19 @@ from dtopk.model import Model
 from dtopk.plots import draw_convergence, draw_topk_accuracy, save_png
 from dtopk.solvers.certificate import Certificate
 from dtopk_storage import FeatureStore, open_store
+from dtopk_storage.files import size_on_disk
 
 if TYPE_CHECKING:
     from dtopk.tracking import MlflowRun
+
+logger = logging.getLogger(__name__)
 
 _K_MAX = 10
 """Top-k accuracy is reported for k up to this."""
 _TRACKED_K = (1, 3, 5, 10)
 """The tracker shows a chart for each of these; the figure has all k."""
+_MODEL_OVERHEAD_BYTES = 1 << 16
+"""Of a model file, beside its arrays: the job, the certificate, the archive's own parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +62,8 @@ class TrainResult:
     """Rows of the training split."""
     topk_accuracy: dict[str, dict[int, float]]
     """Top-k accuracy by split and k, 0 to 1."""
+    duals_kept: bool
+    """Whether the duals are in the run folder, for another run to start from."""
     written: tuple[Path, ...]
     """Files and folders in the run folder."""
     mlflow: dict[str, str]
@@ -92,7 +103,7 @@ def train(
     """Train as a job says, and leave model, duals, figures and result in its run folder.
 
     Everything that can be checked is checked before the run folder is made. An interrupt
-    (Ctrl-C) ends the fit; what was reached is certified and kept as always.
+    (Ctrl-C) ends the fit; what was reached is kept as always, with its gap.
 
     Parameters
     ----------
@@ -112,7 +123,8 @@ def train(
     ValueError
         If the job is at odds with itself or the store, or the run folder is in use.
     OSError
-        If a file cannot be written. Files that were complete before are kept.
+        If the model or its result cannot be written. Files that were complete before are kept.
+        That a figure or the history cannot is only logged.
 
     An error after the first epoch carries a note where duals of the run lie on disk: they are
     kept, and a run can start from them.
@@ -121,6 +133,8 @@ def train(
     job = _resolve(job, opened)
     problem = build_problem(opened, job)
     folder = RunFolder(path=Path(job.output.run_dir))
+    folder.check_unused()
+    check_disk_space(problem, folder.path)
     folder.claim(job_to_toml(job))
     validation = ValidateEpochs(problem) if job.data.validation else None
     with _recording(problem, folder) as run:
@@ -128,8 +142,8 @@ def train(
         if run is not None:
             own.append(TrackEpochs(run, validation))
         fitted = _fit(problem, folder, [*own, *callbacks])
-        model = _save(problem, folder, fitted, validation)
-        result = _report(problem, folder, fitted, model, run)
+        model = _save_model(problem, folder, fitted)
+        result = _report(problem, folder, fitted, model, run, validation)
         if run is not None:
             _record(run, folder, result)
     return result
@@ -183,10 +197,8 @@ def _describe_kept(folder: RunFolder) -> str:
     )
 
 
-def _save(
-    problem: Problem, folder: RunFolder, fitted: FitResult, validation: ValidateEpochs | None
-) -> Model:
-    """Save model and history first of all: what follows can be made from them again."""
+def _save_model(problem: Problem, folder: RunFolder, fitted: FitResult) -> Model:
+    """Save the model first of all: what follows can be made from it again."""
     model = problem.make_model(
         fitted.W,
         fitted.intercept,
@@ -196,9 +208,36 @@ def _save(
     try:
         model.save(folder.model)
     except OSError as error:
-        if problem.job.output.save_dual:
-            error.add_note(_describe_kept(folder))
-        raise
+        if error.errno == errno.ENOSPC and _duals_take_the_room(folder, model):
+            logger.warning("The duals are not kept: they leave no room for the model.")
+            shutil.rmtree(folder.dual)
+            model.save(folder.model)
+        else:
+            if folder.has_dual_values():
+                error.add_note(_describe_kept(folder))
+            raise
+    return model
+
+
+def _duals_take_the_room(folder: RunFolder, model: Model) -> bool:
+    """Tell whether a model that found no room would find some without the duals."""
+    arrays = (model.W, model.intercept, model.classes, model.class_rows)
+    needed = _MODEL_OVERHEAD_BYTES + sum(array.nbytes for array in arrays if array is not None)
+    free = shutil.disk_usage(folder.path).free
+    return bool(folder.dual.is_dir() and free < needed <= free + size_on_disk(folder.dual))
+
+
+@contextlib.contextmanager
+def _warning_of_failure(folder: RunFolder) -> Iterator[None]:
+    """Log that a file cannot be written which the model does not need."""
+    try:
+        yield
+    except OSError as error:
+        what = f"{error.strerror}: {error.filename!r}" if error.filename else str(error)
+        logger.warning("%s. The model is safe in %r.", what, str(folder.model))
+
+
+def _write_history(folder: RunFolder, fitted: FitResult, validation: ValidateEpochs | None) -> None:
     accuracy = [{}] * len(fitted.history) if validation is None else validation.accuracy
     folder.write_history(
         [
@@ -206,7 +245,6 @@ def _save(
             for record, row in zip(fitted.history, accuracy, strict=True)
         ]
     )
-    return model
 
 
 def _report(
@@ -215,6 +253,7 @@ def _report(
     fitted: FitResult,
     model: Model,
     run: "MlflowRun | None",
+    validation: ValidateEpochs | None,
 ) -> TrainResult:
     """Evaluate and draw; the result is written before, and anew with the accuracy."""
     result = TrainResult(
@@ -228,21 +267,31 @@ def _report(
         seconds=fitted.seconds,
         n_samples=problem.n_samples,
         topk_accuracy={},
+        duals_kept=folder.has_dual_values(),
         written=(),
         mlflow={} if run is None else run.describe(),
     )
-    folder.write_result(result.to_dict())
+    try:
+        folder.write_result(result.to_dict())
+    except OSError as error:
+        error.add_note(f"The model is safe in {str(folder.model)!r}, with its certificate.")
+        raise
     title = _describe(problem, result)
-    figure = draw_convergence(fitted.history, tol=problem.job.solver.tol, title=title)
-    save_png(figure, folder.convergence)
+    with _warning_of_failure(folder):
+        _write_history(folder, fitted, validation)
+    with _warning_of_failure(folder):
+        figure = draw_convergence(fitted.history, tol=problem.job.solver.tol, title=title)
+        save_png(figure, folder.convergence)
     accuracy = {
         split: evaluate_split(model, problem.store, split).topk_accuracies(_K_MAX)
         for split in problem.job.data.evaluate
     }
     if accuracy:
-        save_png(draw_topk_accuracy(accuracy, title=title), folder.topk_accuracy)
+        with _warning_of_failure(folder):
+            save_png(draw_topk_accuracy(accuracy, title=title), folder.topk_accuracy)
     result = dataclasses.replace(result, topk_accuracy=accuracy, written=folder.list_written())
-    folder.write_result(result.to_dict())
+    with _warning_of_failure(folder):
+        folder.write_result(result.to_dict())
     return result
 
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,9 +25,10 @@ from dtopk.job import (
     train,
 )
 from dtopk.job.problem import build_problem
+from dtopk.job.run_folder import RunFolder
 from dtopk.job.scoring import evaluate_split
 from dtopk.model import load_model
-from dtopk_storage import create_store, open_dual, open_store
+from dtopk_storage import DatasetError, create_store, open_dual, open_store
 from dtopk_storage.chunked import ChunkedArray
 from tests.small_stores import make_rows, make_store
 
@@ -415,22 +417,100 @@ def test_full_disk_at_the_model_keeps_the_duals(store, make_job, monkeypatch):
     assert again.epochs <= 2
 
 
-def test_full_disk_at_the_duals_leaves_no_run_folder(store, make_job, monkeypatch):
+def test_full_disk_at_the_duals_keeps_the_model(store, make_job, monkeypatch, caplog):
     monkeypatch.setattr(ChunkedArray, "write_chunk", fail_with_full_disk)
+    result = train(store, make_job())
+    assert (result.certificate.certified, result.duals_kept) == (True, False)
+    assert "The dual variables are not kept" in caplog.text
+    assert "model.npz" in list_names(result.run_dir)
+    assert "dual" not in list_names(result.run_dir)
+
+
+def test_duals_make_room_for_the_model(store, make_job, monkeypatch, caplog):
+    """The first attempt finds the disk full, and with the duals gone there is room."""
+    write_array = np.lib.format.write_array
+
+    def write(*args, **kwargs):
+        if (run_dir / "dual").exists():
+            fail_with_full_disk()
+        write_array(*args, **kwargs)
+
     job = make_job()
-    with pytest.raises(ValueError, match="could not be written: no space is left for it"):
-        train(store, job)
+    run_dir = Path(job.output.run_dir)
+    monkeypatch.setattr(np.lib.format, "write_array", write)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=66_100))
+    monkeypatch.setattr("dtopk.job.training._MODEL_OVERHEAD_BYTES", 66_000)
+    result = train(store, job)
+    assert not result.duals_kept
+    assert "The duals are not kept: they leave no room for the model." in caplog.text
+    assert load_model(run_dir).n_classes == 4
+
+
+def test_full_disk_at_a_figure_is_a_warning(store, make_job, monkeypatch, caplog):
+    monkeypatch.setattr(Figure, "savefig", fail_with_full_disk)
+    result = train(store, make_job())
+    folder = result.run_dir
+    assert f"convergence.png'. The model is safe in {str(folder / 'model.npz')!r}." in caplog.text
+    assert "The disk is full: cannot write: " in caplog.text
+    assert load_model(folder).n_classes == 4
+    assert list_names(folder) == ["dual", "history.csv", "job.toml", "model.npz", "result.json"]
+    assert json.loads((folder / "result.json").read_text())["top_k_accuracy"]
+
+
+def test_result_that_cannot_be_written_says_that_the_model_is_safe(store, make_job, monkeypatch):
+    monkeypatch.setattr(RunFolder, "write_result", fail_with_full_disk)
+    with pytest.raises(OSError, match="No space left") as caught:
+        train(store, make_job())
+    assert "The model is safe in '" in caught.value.__notes__[0]
+
+
+def limit_disk(monkeypatch, free):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+
+
+def test_little_room_for_the_duals_is_a_warning(store, make_job, monkeypatch, caplog):
+    """170 rows of 4 classes in float32 are 2,720 bytes."""
+    limit_disk(monkeypatch, 2719)
+    train(store, make_job())
+    assert "The duals take up to 2,720 bytes, and the disk of '" in caplog.text
+
+
+def test_room_for_the_duals_is_taken_without_a_word(store, make_job, monkeypatch, caplog):
+    limit_disk(monkeypatch, 2720)
+    train(store, make_job())
+    assert "bytes" not in caplog.text
+
+
+def test_streaming_to_a_full_disk_is_refused(wide_store, make_job, monkeypatch):
+    limit_disk(monkeypatch, 10)
+    job = make_job(resources=ResourcesSection(memory_limit="300KB"))
+    with pytest.raises(ValueError, match=r"must have at least .* bytes free for duals .* got 10\."):
+        train(wide_store, job)
     assert list_names_of_runs(job) == []
 
 
-def test_full_disk_at_a_figure_keeps_the_model(store, make_job, monkeypatch):
-    monkeypatch.setattr(Figure, "savefig", fail_with_full_disk)
-    job = make_job()
-    with pytest.raises(OSError, match=r"The disk is full: cannot write: '.*convergence\.png'"):
-        train(store, job)
-    folder = Path(job.output.run_dir)
-    assert load_model(folder).n_classes == 4
-    assert list_names(folder) == ["dual", "history.csv", "job.toml", "model.npz", "result.json"]
+def test_warm_start_refuses_duals_of_classes_by_other_names(store, make_job, tmp_path):
+    run_dir = train(store, make_job()).run_dir
+    with create_store(tmp_path / "o.zarr", n_features=6, class_names=list("abcd")) as writer:
+        X, y = make_rows(170)
+        writer.append(X, y, split="train")
+    job = make_job(
+        "again",
+        data=DataSection(evaluate=()),
+        solver=SolverSection(warm_start=str(run_dir)),
+    )
+    with pytest.raises(ValueError, match=r"must have the classes of .* got 'ant' for 'a', class 0"):
+        train(tmp_path / "o.zarr", job)
+
+
+def test_damaged_labels_are_not_laid_on_the_job(store, make_job):
+    (chunk,) = sorted((Path(store.path) / "labels" / "c").iterdir())[:1]
+    damaged = bytearray(chunk.read_bytes())
+    damaged[0] ^= 1
+    chunk.write_bytes(damaged)
+    with pytest.raises(DatasetError, match="Ingest it again") as caught:
+        train(store.path, make_job())
+    assert "of the job" not in str(caught.value)
 
 
 def test_train_is_a_public_name():
