@@ -24,7 +24,7 @@ def replace_when_complete(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     Raises
     ------
     OSError
-        If it cannot be written; a full disk is named, with the path.
+        If it cannot be written; it names `path`, and a full disk.
     """
     path = Path(path)
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
@@ -37,6 +37,8 @@ def replace_when_complete(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise OSError(errno.ENOSPC, "The disk is full: cannot write", str(path)) from error
+        if error.filename == str(partial):
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     finally:
         partial.unlink(missing_ok=True)

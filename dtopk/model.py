@@ -236,6 +236,8 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     ------
     ValueError
         If there is no model, or the file is damaged, is none of dtopk's or is of a newer version.
+    PermissionError
+        If it may not be read.
     """
     path = Path(path)
     if path.is_dir():
@@ -248,6 +250,8 @@ def load_model(path: str | os.PathLike[str]) -> Model:
             _check_header(header, path)
             return Model(**_fields(header), **_read_arrays(archive))
     except _NewerVersionError:
+        raise
+    except PermissionError:
         raise
     except (zipfile.BadZipFile, EOFError, OSError, LookupError, TypeError, ValueError) as error:
         raise ValueError(

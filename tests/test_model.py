@@ -1,5 +1,6 @@
 """The model file and what a model predicts."""
 
+import errno
 import json
 import os
 import subprocess
@@ -234,3 +235,13 @@ def test_model_saving_keeps_the_old_file_when_the_disk_is_full(saved, monkeypatc
         make_model().save(saved)
     assert saved.read_bytes() == before
     assert [path.name for path in saved.parent.iterdir()] == ["model.npz"]
+
+
+def test_model_that_may_not_be_read_is_not_called_damaged(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    (tmp_path / "model.npz").touch()
+    monkeypatch.setattr(zipfile, "ZipFile", refuse)
+    with pytest.raises(PermissionError, match=r"Permission denied: '.*model\.npz'"):
+        load_model(tmp_path)

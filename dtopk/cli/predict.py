@@ -85,8 +85,13 @@ class _Input:
 
 
 def _open_input(path: Path, split: str, model: Model) -> _Input:
-    if path.suffix == ".npy":
+    if path.suffix.lower() == ".npy":
         return _open_array(path, split, model)
+    if not path.is_dir():
+        what = "which is another file" if path.exists() else "which does not exist"
+        raise ValueError(
+            f"INPUT must be a feature store or a .npy file, got {str(path)!r}, {what}."
+        )
     store = open_store(path)
     check_features(model, store)
     name = split or None

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import errno
 import io
 import json
 import os
@@ -43,11 +44,12 @@ def check_target(path: Path, source: Path, *, overwrite: bool) -> None:
     ValueError
         If the extension is not known, or the path is taken by what may not be replaced.
     """
-    if path.suffix not in _OPENERS:
+    suffix = path.suffix.lower()
+    if suffix not in _OPENERS:
         raise ValueError(
             f"name of the output must end in {', '.join(map(repr, _OPENERS))}, got {str(path)!r}."
         )
-    if path.suffix == ".parquet":
+    if suffix == ".parquet":
         _import_pyarrow()
     if path.resolve() == source.resolve():
         raise ValueError(f"output must be another path than the input, got {str(path)!r}.")
@@ -57,7 +59,7 @@ def check_target(path: Path, source: Path, *, overwrite: bool) -> None:
         raise ValueError(
             f"output must be a new path, got {str(path)!r}. Choose another one or use --overwrite."
         )
-    if not (_is_predictions_group(path) if path.suffix == ".zarr" else path.is_file()):
+    if not (_is_predictions_group(path) if suffix == ".zarr" else path.is_file()):
         raise ValueError(
             f"output must be a new path or predictions of dtopk, got {str(path)!r}, which holds "
             "something else. Choose another one, or remove it yourself."
@@ -73,7 +75,7 @@ def open_predictions(
     Parameters
     ----------
     path : Path
-        Ends in '.csv', '.parquet' or '.zarr'. What is there is replaced.
+        Ends in '.csv', '.parquet' or '.zarr'. What is there is replaced; its folder is made.
     model : Model
     n_rows : int
         Rows that will be written.
@@ -87,7 +89,8 @@ def open_predictions(
     callable
         Takes a `TopClasses`, the next rows.
     """
-    with _OPENERS[path.suffix](path, model, n_rows, k, has_row_id) as write:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _OPENERS[path.suffix.lower()](path, model, n_rows, k, has_row_id) as write:
         yield write
 
 
@@ -101,12 +104,21 @@ def _open_csv(
         writer.writerow(_column_names(k, has_row_id))
 
         def write(top: TopClasses) -> None:
-            columns = [column.tolist() for column in _columns(top).values()]
+            columns = [_as_cells(column) for column in _columns(top).values()]
             writer.writerows(zip(*columns, strict=True))
 
         yield write
         # The binary file below is closed, and renamed, by its owner.
         text.detach()
+
+
+def _as_cells(column: NDArray[Any]) -> list[Any]:
+    """Make the values of a CSV column; floats with the fewest digits that tell them apart."""
+    if column.dtype.kind == "f":
+        # As Python floats, float32 values would have 17 digits.
+        return list(map(str, column))
+    values: list[Any] = column.tolist()
+    return values
 
 
 @contextlib.contextmanager
@@ -151,6 +163,12 @@ def _open_zarr(
 
         yield write
         _exchange(partial, path)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise OSError(errno.ENOSPC, "The disk is full: cannot write", str(path)) from error
+        if str(error.filename).startswith(str(partial)):
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

@@ -1,6 +1,8 @@
 """`dtopk predict`."""
 
 import csv
+import errno
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import zarr
 from dtopk.cli import prediction_files
 from dtopk.model import load_model
 from dtopk_storage import open_store
+from dtopk_storage.chunked import ChunkedArray
 from tests.small_stores import make_rows, make_store
 
 
@@ -194,3 +197,64 @@ def test_predict_leaves_nothing_behind_when_it_fails(call, model_path, tmp_path,
     assert result.status == 2
     assert "X must hold finite numbers, but row 30 has a score that is not." in result.err
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_predict_takes_a_suffix_in_capitals_and_makes_the_folder(call, store, model_path, tmp_path):
+    target = tmp_path / "new" / "P.CSV"
+    assert call("predict", model_path, store.path, target).status == 0
+    assert target.read_text().startswith("row,label_1,score_1")
+
+
+def test_predict_prints_float32_in_few_digits(call, store, model_path, tmp_path):
+    assert call("predict", model_path, store.path, tmp_path / "p.csv").status == 0
+    with (tmp_path / "p.csv").open(newline="") as file:
+        scores = [row["score_1"] for row in csv.DictReader(file)]
+    assert max(len(score.lstrip("-0.").replace(".", "")) for score in scores) <= 9
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [("X.npz", "which is another file"), ("no", "which does not exist")]
+)
+def test_predict_names_an_input_that_is_none(call, model_path, tmp_path, name, what):
+    (tmp_path / "X.npz").touch()
+    result = call("predict", model_path, tmp_path / name, tmp_path / "p.csv")
+    assert result.status == 2
+    assert result.err == (
+        "error: INPUT must be a feature store or a .npy file, got "
+        f"{str(tmp_path / name)!r}, {what}.\n"
+    )
+
+
+def test_predict_names_the_zarr_output_on_a_full_disk(
+    call, store, model_path, tmp_path, monkeypatch
+):
+    def fail(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ChunkedArray, "write_chunk", fail)
+    result = call("predict", model_path, store.path, tmp_path / "p.zarr")
+    assert result.status == 1
+    assert result.err == f"error: The disk is full: cannot write: {str(tmp_path / 'p.zarr')!r}.\n"
+    assert not list(tmp_path.glob(".p.zarr*"))
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p.zarr"])
+def test_predict_names_no_temporary_file(call, store, model_path, tmp_path, monkeypatch, name):
+    def refuse(path, *args, **kwargs):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open" if name == "p.csv" else "mkdir", refuse_partial(refuse, name))
+    result = call("predict", model_path, store.path, tmp_path / name)
+    assert result.status == 2
+    assert result.err == f"error: Permission denied: {str(tmp_path / name)!r}.\n"
+
+
+def refuse_partial(refuse, name):
+    """Refuse to make what lies beside the output, and nothing else."""
+    original = Path.open if name == "p.csv" else Path.mkdir
+
+    def call(path, *args, **kwargs):
+        make = refuse if path.name.startswith(f".{name}.partial") else original
+        return make(path, *args, **kwargs)
+
+    return call
