@@ -109,12 +109,28 @@ def describe_store(path: str) -> dict[str, Any]:
     }
 
 
-def _describe_split(store: FeatureStore, split: str) -> dict[str, Any]:
+def count_classes(store: FeatureStore, split: str) -> NDArray[np.int64]:
+    """Count the rows of each class in a split.
+
+    Parameters
+    ----------
+    store : FeatureStore
+    split : str
+
+    Returns
+    -------
+    ndarray of shape (n_classes,), int64
+    """
     counts = np.zeros(store.n_classes, np.int64)
     for start, stop in store.split_ranges(split):
         labels = store.read_labels(start, stop)
         check_labels(labels, start=start, store=store)
         counts += np.bincount(labels, minlength=store.n_classes)
+    return counts
+
+
+def _describe_split(store: FeatureStore, split: str) -> dict[str, Any]:
+    counts = count_classes(store, split)
     return {
         "n_samples": store.split_size(split),
         "ranges": store.split_ranges(split),

@@ -8,11 +8,12 @@ from types import TracebackType
 from typing import Any, Self
 
 import click
+import numpy as np
 
-from dtopk.cli.info import describe_store
+from dtopk.cli.info import count_classes, describe_store
 from dtopk.cli.output import answer_json, json_option, tell, tell_written
 from dtopk.cli.progress import RowProgress
-from dtopk_storage import DatasetError
+from dtopk_storage import DatasetError, FeatureStore
 from dtopk_storage.chunked import COMPRESSIONS
 from dtopk_storage.ingest import IngestOptions, IngestProgress
 from dtopk_storage.ingest import ingest as make_store
@@ -20,7 +21,7 @@ from dtopk_storage.publishing import DEFAULT_CHUNK_BYTES
 from dtopk_storage.sources.base import IndexBase, SourceOptions
 from dtopk_storage.sources.formats import FORMATS
 from dtopk_storage.values import DTYPES
-from dtopk_storage.wording import format_count
+from dtopk_storage.wording import format_count, format_names
 
 _MIB = 1 << 20
 _STAGES = {"labels": "reading labels", "shuffle": "shuffling", "features": "writing features"}
@@ -75,10 +76,13 @@ _path = click.Path(path_type=Path)
 @click.option("--features-key", help="Name of the features in SOURCE. [default: X or features]")
 @click.option("--labels", type=_path, help="Another file with the labels.")
 @click.option(
-    "--labels-key", help="Name of the labels, or a column's index. [default: y, label, labels, ...]"
+    "--labels-key", help="Name of the labels, or a column's index. [default: y, label, ...]"
 )
 @click.option("--weights", type=_path, help="Another file with sample weights.")
-@click.option("--weights-key", help="Name of the sample weights.")
+@click.option(
+    "--weights-key",
+    help="Name of the sample weights. [default with --weights: sample_weight, weight, ...]",
+)
 @click.option(
     "--split",
     "splits",
@@ -95,7 +99,10 @@ _path = click.Path(path_type=Path)
     help="Make a split of rows of SOURCE, from 0, without STOP. May be given more than once.",
 )
 @click.option("--split-names", type=_path, help="Another file with the name of each row's split.")
-@click.option("--split-names-key", help="Name of those names.")
+@click.option(
+    "--split-names-key",
+    help="Name of those names. [default with --split-names: split or splits]",
+)
 @click.option("--shuffle", is_flag=True, help="Put the rows of each split in random order.")
 @click.option(
     "--seed",
@@ -169,15 +176,27 @@ def ingest(
     absent: when the work is broken off, the same command goes on after the last whole chunk.
     Classes, weights and splits of a feature store are kept, unless others are asked for.
 
+    Labels are looked for as y, label, labels, target or class. In a table, CSV or Parquet, all
+    other columns are features. Where rows change places, by random splits or --shuffle, the array
+    row_id of STORE has the row of SOURCE, from 0, that each one was.
+
     \b
-    Examples:
+    One file with features and labels (.npz, .h5, zarr):
       dtopk ingest features.npz features.zarr --split val=0.1 --split test=0.2
       dtopk ingest letter.npz letter.zarr --divide-by 15 \\
           --split-rows train=0:16000 --split-rows test=16000:20000
-      dtopk ingest X.npy f.zarr --labels y.npy --dtype float16 --shuffle
-      dtopk ingest table.csv t.zarr --labels-key species --skip-column id
-      dtopk ingest news20.bz2 news.zarr --format svmlight --n-features 62061
       dtopk ingest data.h5 d.zarr --features-key train/X --labels-key train/y
+    \b
+    A .npy file, which holds one array, so that labels are in another:
+      dtopk ingest X.npy f.zarr --labels y.npy --dtype float16 --shuffle
+    \b
+    Tables:
+      dtopk ingest table.csv t.zarr --labels-key species --skip-column id
+      dtopk ingest plain.csv p.zarr --no-header --labels-key -1
+      dtopk ingest table.parquet t.zarr --labels-key species --skip-column id
+    \b
+    svmlight:
+      dtopk ingest news20.bz2 news.zarr --format svmlight --n-features 62061
     """  # noqa: D301 - click wants the character, not its escape
     chosen = IngestOptions(
         reading=SourceOptions(
@@ -200,6 +219,7 @@ def ingest(
         # The cause stays, since the exit status depends on it.
         raise DatasetError(error.describe(_option_names())) from error.__cause__
     tell_written(made.path)
+    _tell_classes_without_rows(made)
     if as_json:
         answer_json(describe_store(made.path))
         return
@@ -208,6 +228,26 @@ def ingest(
         f"{format_count(made.n_samples, 'row')} of {format_count(made.n_features, 'feature')} "
         f"({made.dtype.name}), {format_count(made.n_classes, 'class')}; {sizes}"
     )
+    _tell_columns(made)
+
+
+def _tell_columns(store: FeatureStore) -> None:
+    """Say which columns of a table became features."""
+    first, last = (store.provenance.get(f"{end}_feature") for end in ("first", "last"))
+    if first is not None:
+        named = f"{first!r}" if store.n_features == 1 else f"{first!r} to {last!r}"
+        tell(f"{format_count(store.n_features, 'column')} taken as features: {named}")
+
+
+def _tell_classes_without_rows(store: FeatureStore) -> None:
+    """Say which classes a model trained on the store cannot learn."""
+    codes = np.flatnonzero(count_classes(store, "train") == 0)
+    absent = [store.class_names[code] for code in codes]
+    if absent:
+        tell(
+            f"note: split 'train' has no row of {format_count(len(absent), 'class')}: "
+            f"{format_names(absent)}. `dtopk train` refuses to evaluate on a split that has one."
+        )
 
 
 def _option_names() -> dict[str, str]:

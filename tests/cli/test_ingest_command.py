@@ -106,6 +106,40 @@ def test_interrupted_ingest_says_how_to_go_on(call, source, tmp_path, monkeypatc
     assert call("ingest", source, tmp_path / "s").status == 0
 
 
+def test_ingest_finds_weights_and_split_names_by_their_usual_names(call, source, tmp_path):
+    np.savez(tmp_path / "w.npz", y=np.zeros(40), weight=np.arange(40.0))
+    np.savez(tmp_path / "n.npz", y=np.zeros(40), split=np.repeat(["train", "val"], 20))
+    options = ["--weights", tmp_path / "w.npz", "--split-names", tmp_path / "n.npz"]
+    result = call("ingest", source, tmp_path / "s", *options)
+    assert result.status == 0, result.err
+    store = open_store(tmp_path / "s")
+    np.testing.assert_array_equal(store.read_sample_weight(0, 40), np.arange(40.0))
+    assert store.split_size("val") == 20
+
+
+def test_ingest_of_a_table_says_which_columns_are_features(call, call_json, tmp_path):
+    rows = "".join(f"{row},{row % 3},{row % 2}\n" for row in range(20))
+    (tmp_path / "t.csv").write_text("id,a,y\n" + rows)
+    result = call("ingest", tmp_path / "t.csv", tmp_path / "s")
+    assert result.status == 0
+    assert "warning: column 'id' of " in result.err
+    assert "with skip_columns (--skip-column).\n" in result.err
+    assert "2 columns taken as features: 'id' to 'a'\n" in result.err
+    result = call("ingest", tmp_path / "t.csv", tmp_path / "t", "--skip-column", "id")
+    assert "warning" not in result.err
+    assert "1 column taken as features: 'a'\n" in result.err
+    assert call_json("info", tmp_path / "s")["provenance"]["first_feature"] == "id"
+
+
+def test_ingest_notes_classes_that_training_cannot_learn(call, tmp_path):
+    np.savez(tmp_path / "a.npz", X=np.eye(6), y=list("aabbcd"))
+    result = call("ingest", tmp_path / "a.npz", tmp_path / "s", "--split-rows", "test=4:6")
+    assert result.status == 0
+    assert "note: split 'train' has no row of 2 classes: 'c', 'd'. " in result.err
+    result = call("ingest", tmp_path / "a.npz", tmp_path / "t")
+    assert "note:" not in result.err
+
+
 def test_ingest_names_the_option_for_what_it_cannot_tell(call, source, tmp_path):
     unknown = source.rename(tmp_path / "a")
     result = call("ingest", unknown, tmp_path / "s")

@@ -28,6 +28,7 @@ from dtopk_storage.ingest.plan import (
     load_plan,
     save_plan,
 )
+from dtopk_storage.ingest.row_counters import warn_of_row_counters
 from dtopk_storage.ingest.splits import arrange
 from dtopk_storage.ingest.working_folder import (
     STORE,
@@ -333,6 +334,8 @@ class _Run:
         for block in rows.blocks(start):
             if done + len(block) > n_samples:
                 break
+            if done == 0:
+                warn_of_row_counters(rows, block)
             yield (
                 done,
                 convert_features(
@@ -425,6 +428,8 @@ def _provenance(
     ):
         if path is not None:
             fields[name] = os.path.abspath(path)
+    if rows.columns:
+        fields["first_feature"], fields["last_feature"] = rows.columns[0], rows.columns[-1]
     if source.provenance:
         fields["source_provenance"] = source.provenance
     return fields

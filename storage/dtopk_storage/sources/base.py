@@ -75,6 +75,8 @@ class SourceFeatures:
     """Dtype that the blocks have, or for text the one to store by default."""
     blocks: Callable[[int], Iterator[NDArray[Any]]]
     """Reads from a row on: blocks of shape (rows, n_features), any real dtype."""
+    columns: tuple[str, ...] = ()
+    """Columns of a table that they are, of length n_features; none where there is no table."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -55,6 +55,7 @@ class CsvSource(Source):
             n_features=len(columns),
             dtype=np.dtype(np.float32),
             blocks=blocks,
+            columns=tuple(names[index] for index in columns),
         )
 
     def open_vector(self, key: str | None, role: Role) -> Vector:
@@ -144,9 +145,10 @@ class CsvSource(Source):
         while table := list(itertools.islice(rows, _LINES)):
             for offset, row in enumerate(table):
                 if len(row) != n_columns:
+                    wanted = format_count(n_columns, "column")
                     raise DatasetError(
-                        f"rows of {str(self.path)!r} must have "
-                        f"{format_count(n_columns, 'column')}, got {len(row)} in row {start + offset}."
+                        f"rows of {str(self.path)!r} must have {wanted}, "
+                        f"got {len(row)} in row {start + offset}."
                     )
             yield table
             start += len(table)

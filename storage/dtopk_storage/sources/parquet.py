@@ -35,7 +35,8 @@ class ParquetSource(Source):
         place = repr(str(self.path))
         schema = self._files()[0].schema_arrow
         lists = [name for name in schema.names if _is_list(schema.field(name).type)]
-        if self.options.features_key is not None or lists:
+        is_list = self.options.features_key is not None or bool(lists)
+        if is_list:
             usual = (*FEATURE_KEYS, *lists)
             names = [
                 choose_key(
@@ -72,6 +73,7 @@ class ParquetSource(Source):
             n_features=width,
             dtype=np.dtype(dtype),
             blocks=blocks,
+            columns=() if is_list else tuple(names),
         )
 
     def open_vector(self, key: str | None, role: Role) -> Vector:
