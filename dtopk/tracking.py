@@ -48,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 _PARAM_CHARACTERS = 500
 """Longest parameter value that every MLflow server takes; the whole goes to an artifact."""
+_REASON_CHARACTERS = 200
+"""Longest reason of a failure in a message."""
 _BATCH_METRICS = 1000
 """Most metrics that MLflow takes in one request."""
 _FLUSH_INTERVAL_S = 5.0
@@ -68,6 +70,21 @@ def default_tracking_uri(folder: str | os.PathLike[str]) -> str:
     """
     from_environment = os.environ.get("MLFLOW_TRACKING_URI", "")
     return from_environment or f"sqlite:///{Path(folder).absolute() / 'mlflow.db'}"
+
+
+def check_tracking_uri(uri: str) -> None:
+    """Refuse an SQLite file in a folder that is not there, which MLflow would make.
+
+    Raises
+    ------
+    ValueError
+    """
+    folder = Path(uri.removeprefix("sqlite:///")).absolute().parent
+    if uri.startswith("sqlite:///") and not folder.is_dir():
+        raise ValueError(
+            f"tracking URI must name a file in a folder that exists, got {uri!r}: there is no "
+            f"{str(folder)!r}."
+        )
 
 
 class MlflowRun:
@@ -223,12 +240,11 @@ class MlflowRun:
         # MLflow raises what its stores do: its own errors, SQLAlchemy's, requests', OSError.
         # None of them is worth the training, so all are caught, and told.
         except Exception as error:
-            message = str(error).partition("\n")[0]
             logger.warning(
-                "MLflow at %r could not %s: %s. The run folder has everything.",
+                "MLflow at %r could not %s: %s. The run folder gets everything all the same.",
                 self.uri,
                 what,
-                message,
+                _shorten_reason(error),
             )
 
 
@@ -325,9 +341,9 @@ def list_experiments(uri: str) -> dict[str, str]:
                     started[experiment] = runs[0].info.start_time
     # MLflow raises what its stores do, as in `MlflowRun`.
     except Exception as error:
-        message = str(error).partition("\n")[0]
         raise ValueError(
-            f"tracking store must be one that MLflow can read, got {uri!r}: {message}"
+            f"tracking store must be one that MLflow can read, got {uri!r}: "
+            f"{_shorten_reason(error)}."
         ) from error
     newest_first = sorted(started, key=lambda experiment: started[experiment], reverse=True)
     return {str(each.name): str(each.experiment_id) for each in newest_first}
@@ -355,9 +371,19 @@ def _find_or_create_experiment(client: MlflowClient, uri: str, name: str) -> str
     if uri.startswith("sqlite:///"):
         # Without a location artifacts would go to the working directory.
         database = Path(uri.removeprefix("sqlite:///")).absolute()
-        database.parent.mkdir(parents=True, exist_ok=True)
         location = (database.parent / "mlartifacts").as_uri()
     return str(client.create_experiment(name, artifact_location=location))
+
+
+def _shorten_reason(error: BaseException) -> str:
+    """Take the system's own words for a failed connection; else the first line of the message."""
+    inner: BaseException | None = error
+    while inner is not None:
+        if isinstance(inner, OSError) and inner.strerror:
+            return inner.strerror
+        inner = inner.__cause__ or inner.__context__
+    line = str(error).partition("\n")[0].rstrip(".")
+    return line if len(line) <= _REASON_CHARACTERS else line[: _REASON_CHARACTERS - 3] + "..."
 
 
 def _shorten(text: str) -> str:

@@ -1,6 +1,7 @@
 """`dtopk ui`: the recorded runs, in MLflow's web pages."""
 
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -35,6 +36,7 @@ def ui(uri: str, experiment: str, port: int) -> None:
     if uri.startswith(("http://", "https://")):
         answer(_page(uri.rstrip("/"), experiment_id))
         return
+    _check_port(port)
     answer(_page(f"http://127.0.0.1:{port}", experiment_id))
     tell("Starting the server; it stops with Ctrl-C.")
     _serve(uri, port)
@@ -72,18 +74,35 @@ def _check_database(uri: str) -> None:
         )
 
 
+def _check_port(port: int) -> None:
+    """Refuse a port that another program listens on, before an address is printed."""
+    with socket.socket() as probe:
+        # As the server does: connections that have just been closed do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ValueError(
+                f"--port must be one that is free, got {port}: {error.strerror}. Choose another."
+            ) from None
+
+
 def _serve(uri: str, port: int) -> None:
     """Become the server: Ctrl-C and other signals then reach it, and none is left behind."""
     command = [
         *(sys.executable, "-m", "mlflow", "server"),
         *("--backend-store-uri", uri),
+        *("--registry-store-uri", uri),
         *("--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
+        *("--uvicorn-opts", "--log-level warning"),
         *("--allowed-hosts", f"127.0.0.1:{port},localhost:{port}"),
     ]
     # The job runner would start eight more processes, which serve features that are not used.
     environment = os.environ | {
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "DO_NOT_TRACK": "true",
+        # MLflow's libraries warn of one another.
+        "PYTHONWARNINGS": "ignore",
     }
     sys.stdout.flush()
     os.execve(sys.executable, command, environment)

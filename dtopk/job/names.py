@@ -33,8 +33,8 @@ def check_names(job: TrainJob) -> None:
 
 @contextmanager
 def naming_key(key: str) -> Iterator[None]:
-    """Say which part of the job an error of a lower room is about."""
+    """Say what the value was set by that an error of a lower room is about."""
     try:
         yield
     except ValueError as error:
-        raise type(error)(f"{error} Set by {key} of the job.") from error
+        raise type(error)(f"{error} Set by {key}.") from error

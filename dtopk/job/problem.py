@@ -110,7 +110,7 @@ def build_problem(store: FeatureStore, job: TrainJob) -> Problem:
         raise ValueError(f"kind of {store.path!r} must be 'multiclass', got {store.kind!r}.")
     check_names(job)
     loss = build_loss(job)
-    with naming_key("model.k" if "k" in loss.parameters else "model.loss"):
+    with naming_key(f"model.{'k' if 'k' in loss.parameters else 'loss'} of the job"):
         loss.check_n_classes(store.n_classes)
     class_rows = _check_splits(store, job)
     rows = StoreRows(store, job.data.train)
@@ -122,7 +122,7 @@ def build_problem(store: FeatureStore, job: TrainJob) -> Problem:
             f"got {n_present}. Set by data.train of the job."
         )
     options = _make_options(store, job, totals)
-    with naming_key("resources.memory_limit"):
+    with naming_key("resources.memory_limit of the job"):
         plan = plan_rows(rows, options)
     return Problem(
         job=job,
@@ -156,7 +156,7 @@ def _check_splits(store: FeatureStore, job: TrainJob) -> NDArray[np.int64]:
 
 def _count_classes(store: FeatureStore, split: str, key: str) -> NDArray[np.int64]:
     """Count the rows of each class of the split that `key` of the job names; read no features."""
-    with naming_key(key):
+    with naming_key(f"{key} of the job"):
         ranges = store.split_ranges(split)
         if store.split_size(split) == 0:
             raise ValueError(f"split {split!r} of {store.path!r} must have rows, got none.")
@@ -214,7 +214,7 @@ def _make_start(store: FeatureStore, job: TrainJob) -> StartPoint | None:
     path = Path(job.solver.warm_start)
     if not job.solver.warm_start:
         return None
-    with naming_key("solver.warm_start"):
+    with naming_key("solver.warm_start of the job"):
         if (path / "dual").is_dir():
             return _start_from_dual(path, store, job)
         return _start_from_model(path, store, job)

@@ -16,6 +16,7 @@ from dtopk.job.callbacks import TrackEpochs, ValidateEpochs
 from dtopk.job.config import TrainJob
 from dtopk.job.disk_space import check_disk_space
 from dtopk.job.files import job_to_dict, job_to_toml
+from dtopk.job.names import naming_key
 from dtopk.job.problem import Problem, build_problem, flatten_job
 from dtopk.job.run_folder import RunFolder, name_run_folder
 from dtopk.job.scoring import evaluate_split
@@ -135,6 +136,7 @@ def train(
     folder = RunFolder(path=Path(job.output.run_dir))
     folder.check_unused()
     check_disk_space(problem, folder.path)
+    _check_tracking(job)
     folder.claim(job_to_toml(job))
     validation = ValidateEpochs(problem) if job.data.validation else None
     with _recording(problem, folder) as run:
@@ -306,6 +308,17 @@ def _describe(problem: Problem, result: TrainResult) -> str:
     return f"{result.model.loss}, {listed}: {kind} gap {gap:.1e} after {result.epochs} epochs"
 
 
+def _check_tracking(job: TrainJob) -> None:
+    # Imported here: MLflow takes a second or more, which a job without it need not spend.
+    if job.tracking.mlflow:
+        from dtopk.tracking import check_tracking_uri
+
+        given = job.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+        key = "tracking.uri of the job" if job.tracking.uri else "MLFLOW_TRACKING_URI"
+        with naming_key(key):
+            check_tracking_uri(given)
+
+
 @contextlib.contextmanager
 def _recording(problem: Problem, folder: RunFolder) -> Iterator["MlflowRun | None"]:
     """Start a run with the tracker, where the job asks for it; end it whatever happens."""
@@ -313,7 +326,6 @@ def _recording(problem: Problem, folder: RunFolder) -> Iterator["MlflowRun | Non
     if not tracking.mlflow:
         yield None
         return
-    # Imported here: MLflow takes a second or more, which a job without it need not spend.
     from dtopk import __version__
     from dtopk.tracking import MlflowRun, default_tracking_uri
 

@@ -124,3 +124,12 @@ def test_unreachable_server_costs_no_run(store, make_job, monkeypatch, caplog):
     assert result.mlflow == {}
     assert (result.run_dir / "result.json").exists()
     assert "could not start a run" in caplog.text
+
+
+def test_database_in_a_folder_that_is_not_there_is_refused(store, make_job, tmp_path):
+    uri = f"sqlite:///{tmp_path / 'nope' / 'x.db'}"
+    job = make_job(tracking=TrackingSection(uri=uri))
+    with pytest.raises(ValueError, match=r"in a folder that exists, .* Set by tracking\.uri of"):
+        train(store, job)
+    assert not (tmp_path / "nope").exists()
+    assert not (tmp_path / "runs").exists()
