@@ -149,7 +149,7 @@ def _draw_gap(
         marker="o",
         markersize=_marker_size(shown),
         markerfacecolor="white",
-        label="estimated inside the epoch",
+        label="estimated inside the epoch, not a bound",
     )
     exact = [(place, point) for place, point in shown if point.exact]
     axes.plot(

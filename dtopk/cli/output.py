@@ -7,11 +7,14 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 EXIT_FAILED = 1
 EXIT_REFUSED = 2
@@ -20,6 +23,10 @@ EXIT_INTERRUPTED = 130
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object on standard output."
 )
+
+
+_writers: list[Callable[[str], None]] = []
+"""What messages go through while bars are shown, the innermost last."""
 
 
 def run_and_report(command: click.Command, arguments: Sequence[str] | None) -> int:
@@ -84,7 +91,22 @@ def report_error(message: str) -> None:
 
 def tell(message: str) -> None:
     """Write a message to standard error, where it does not mix with the answer."""
-    click.echo(message, err=True)
+    if _writers:
+        _writers[-1](message)
+    else:
+        click.echo(message, err=True)
+
+
+@contextlib.contextmanager
+def telling_above(bar: "Progress") -> Iterator[None]:
+    """Write messages above a bar that is shown, which they would break otherwise."""
+    _writers.append(
+        lambda message: bar.console.print(message, markup=False, highlight=False, soft_wrap=True)
+    )
+    try:
+        yield
+    finally:
+        _writers.pop()
 
 
 def tell_written(path: str | os.PathLike[str]) -> None:

@@ -1,5 +1,6 @@
 """`dtopk train`: train a model as a job file says."""
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from dtopk.cli.output import (
     tell,
     tell_written,
 )
-from dtopk.cli.train_progress import BarProgress, make_progress
+from dtopk.cli.train_progress import make_progress
 from dtopk.job import TrainResult, load_job
 from dtopk.job import train as run_job
 
@@ -24,6 +25,8 @@ _STOP_REASONS = {
     "time_limit": "the time ran out (solver.time_limit_s)",
     "interrupted": "interrupted",
 }
+_LIMITS = {"max_epochs": "solver.max_epochs", "time_limit": "solver.time_limit_s"}
+"""What ended training too early, by the reason of the stop."""
 
 
 @click.command()
@@ -38,7 +41,7 @@ def train(job_path: str, overrides: tuple[str, ...], run_dir: str, as_json: bool
     """Train a model as a job file says.
 
     jobs/README.md describes every key of a job. Ctrl-C ends training early: what was reached is
-    certified and kept, and the exit status is 130.
+    kept, with its gap, and the exit status is 130.
     """
     job = load_job(job_path, overrides, run_dir=run_dir)
     _check_store_folder(Path(job.data.store))
@@ -46,8 +49,7 @@ def train(job_path: str, overrides: tuple[str, ...], run_dir: str, as_json: bool
     try:
         result = run_job(job.data.store, job, callbacks=[progress])
     finally:
-        if isinstance(progress, BarProgress):
-            progress.stop()
+        progress.stop()
     for path in result.written:
         tell_written(path)
     if result.mlflow:
@@ -81,9 +83,21 @@ def _describe(result: TrainResult) -> str:
         f"{_STOP_REASONS[result.stop_reason]}",
         f"{verdict} (primal {certificate.primal:.8g}, dual {certificate.dual_value:.8g})",
     ]
+    if not certificate.certified:
+        parts.append(_describe_going_on(result))
     if result.topk_accuracy:
         parts.append(_describe_accuracy(result.topk_accuracy))
     return "\n\n".join(parts)
+
+
+def _describe_going_on(result: TrainResult) -> str:
+    """Say how the gap comes down to what was asked."""
+    limit = _LIMITS.get(result.stop_reason, "")
+    if result.duals_kept:
+        run = shlex.quote(str(result.run_dir))
+        how = f"go on from here with --set solver.warm_start={run}"
+        return f"To get there, {how}" + (f", and raise {limit} if need be." if limit else ".")
+    return f"To get there, raise {limit}." if limit else "To get there, train again."
 
 
 def _describe_accuracy(accuracy: Mapping[str, Mapping[int, float]]) -> str:

@@ -1,63 +1,85 @@
 """Progress of training on standard error: a bar on a terminal, a line an epoch otherwise."""
 
+import contextlib
 import math
 import sys
+import threading
 import time
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
 
-from dtopk.cli.output import tell
+from dtopk.cli.output import tell, telling_above
+from dtopk.cli.time_left import estimate_seconds_left
 from dtopk.engine import Callback, EpochRecord, FitInfo, FitResult
 
 _LINE_INTERVAL_S = 2.0
 """Without a terminal, so many seconds pass between two lines, but for epochs of an exact gap."""
+_COMPILE_NOTICE_S = 2.0
+"""Kernels that are compiled already are loaded in less."""
+_COMPILING = "compiling for this loss and dtype, once on a machine: some 10-20 s"
+_COMPILING_BRIEFLY = "compiling once for loss and dtype: 10-20 s"
+_BAR_CHARACTERS = 10
+_ECHO_CHARACTERS = 3
+"""Columns left free, so that the terminal's '^C' does not break the bar's line."""
 
 
-class _GapAtTime(Protocol):
-    @property
-    def seconds(self) -> float: ...
-
-    @property
-    def relative_gap(self) -> float: ...
-
-
-def estimate_seconds_left(records: Sequence[_GapAtTime], tol: float) -> float:
-    """Estimate when the gap will be under the tolerance, from how it fell in the last epochs.
+def describe_epoch(record: EpochRecord, info: FitInfo, seconds_left: float) -> str:
+    """Describe an epoch on one line.
 
     Parameters
     ----------
-    records : sequence of epochs
-    tol : float
-
-    Returns
-    -------
-    float
-        Seconds from the last record on; NaN when it cannot be told.
+    record : EpochRecord
+    info : FitInfo
+    seconds_left : float
+        Until the gap is small enough; NaN where that cannot be told.
     """
-    if len(records) < 2:
-        return math.nan
-    before, last = records[max(0, len(records) - 4)], records[-1]
-    if not 0 < last.relative_gap < before.relative_gap:
-        return math.nan
-    fall = math.log(before.relative_gap / last.relative_gap) / (last.seconds - before.seconds)
-    return max(0.0, math.log(last.relative_gap / tol) / fall)
-
-
-def describe_epoch(record: EpochRecord, seconds_left: float) -> str:
-    """Describe an epoch on one line."""
     kind = "exact" if record.exact else "estimated"
     parts = [
-        f"epoch {record.epoch}",
-        f"gap {record.relative_gap:.2e} ({kind})",
+        f"epoch {record.epoch} of {info.max_epochs}",
+        f"gap {record.relative_gap:.2e} ({kind}; asked {info.tol:g})",
         f"{record.rows_per_second:,.0f} rows/s",
         f"{record.seconds:.1f} s",
+        *_describe_left(seconds_left),
     ]
-    if math.isfinite(seconds_left) and seconds_left > 0:
-        parts.append(f"about {_format_seconds(seconds_left)} left")
     return ", ".join(parts)
+
+
+def _describe_state(
+    record: EpochRecord, info: FitInfo, seconds_left: float, n_characters: int
+) -> str:
+    """Describe an epoch beside the bar, without what finds no room: the last matters least."""
+    parts = [
+        f"gap {record.relative_gap:.1e} (asked {info.tol:g})",
+        f"{record.seconds:.0f} s",
+        *_describe_left(seconds_left),
+        f"{record.rows_per_second:,.0f} rows/s",
+    ]
+    while len(parts) > 1 and len(", ".join(parts)) > n_characters:
+        parts.pop()
+    return ", ".join(parts)
+
+
+def _describe_left(seconds_left: float) -> list[str]:
+    if math.isfinite(seconds_left) and seconds_left > 0:
+        return [f"~{_format_seconds(seconds_left)} left"]
+    return []
+
+
+class _CompileNotice:
+    """Calls a function once loading the kernels has taken so long that they are being compiled."""
+
+    def __init__(self, show: Callable[[], None]):
+        self._timer = threading.Timer(_COMPILE_NOTICE_S, show)
+        self._timer.daemon = True
+
+    def start(self) -> None:
+        self._timer.start()
+
+    def cancel(self) -> None:
+        self._timer.cancel()
 
 
 class LineProgress(Callback):
@@ -66,18 +88,32 @@ class LineProgress(Callback):
     def __init__(self) -> None:
         self._records: list[EpochRecord] = []
         self._next_line_s = -math.inf
+        self._notice = _CompileNotice(lambda: tell(_COMPILING))
 
     def on_start(self, info: FitInfo) -> None:
         """Say what is trained."""
         self._info = info
         tell(_describe_start(info))
 
+    def on_compile(self) -> None:
+        """Say that kernels are compiled, if it takes long."""
+        self._notice.start()
+
+    def on_rows(self, rows: int) -> None:
+        """Take note that the kernels are there."""
+        self._notice.cancel()
+
     def on_epoch(self, record: EpochRecord, W: object) -> None:
         """Say how far the epoch came."""
         self._records.append(record)
         if time.monotonic() >= self._next_line_s or record.exact:
-            tell(describe_epoch(record, estimate_seconds_left(self._records, self._info.tol)))
+            left = estimate_seconds_left(self._records, self._info.tol)
+            tell(describe_epoch(record, self._info, left))
             self._next_line_s = time.monotonic() + _LINE_INTERVAL_S
+
+    def stop(self) -> None:
+        """Say nothing more, also after an error."""
+        self._notice.cancel()
 
 
 class BarProgress(Callback):
@@ -85,31 +121,53 @@ class BarProgress(Callback):
 
     def __init__(self) -> None:
         self._records: list[EpochRecord] = []
+        self._shown = contextlib.ExitStack()
+        console = Console(stderr=True)
+        console.width -= _ECHO_CHARACTERS
         self._bar = Progress(
-            TextColumn("epoch {task.fields[epoch]}"),
-            BarColumn(),
-            TextColumn("{task.fields[state]}"),
-            console=Console(stderr=True),
+            TextColumn("{task.fields[epoch]}", table_column=Column(no_wrap=True)),
+            BarColumn(_BAR_CHARACTERS, table_column=Column(min_width=_BAR_CHARACTERS)),
+            TextColumn(
+                "{task.fields[state]}",
+                table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
+                markup=False,
+            ),
+            console=console,
+            expand=True,
             transient=True,
         )
+        self._notice = _CompileNotice(lambda: self._show(state=_COMPILING_BRIEFLY))
 
     def on_start(self, info: FitInfo) -> None:
         """Start the bar."""
         self._info = info
         tell(_describe_start(info))
-        self._task = self._bar.add_task("", total=info.n_samples, epoch=1, state="")
+        self._task = self._bar.add_task(
+            "", total=info.n_samples, epoch=self._name_epoch(1), state=""
+        )
         self._bar.start()
+        self._shown.enter_context(telling_above(self._bar))
 
-    def on_rows(self, rows_done_in_epoch: int) -> None:
+    def on_compile(self) -> None:
+        """Say that kernels are compiled, if it takes long."""
+        self._notice.start()
+
+    def on_rows(self, rows: int) -> None:
         """Move the bar."""
-        self._bar.update(self._task, completed=rows_done_in_epoch)
+        self._notice.cancel()
+        if self._records:
+            self._bar.update(self._task, completed=rows)
+        else:
+            self._bar.update(self._task, completed=rows, state="")
 
     def on_epoch(self, record: EpochRecord, W: object) -> None:
         """Show the epoch's gap and speed, and start the bar anew."""
         self._records.append(record)
         left = estimate_seconds_left(self._records, self._info.tol)
-        state = describe_epoch(record, left).partition(", ")[2]
-        self._bar.update(self._task, completed=0, epoch=record.epoch + 1, state=state)
+        epoch = self._name_epoch(min(record.epoch + 1, self._info.max_epochs))
+        self._bar.update(self._task, completed=0, epoch=epoch)
+        room = self._bar.console.width - len(epoch) - _BAR_CHARACTERS - 2
+        self._show(state=_describe_state(record, self._info, left, room))
 
     def on_end(self, result: FitResult) -> None:
         """Take the bar away."""
@@ -117,7 +175,17 @@ class BarProgress(Callback):
 
     def stop(self) -> None:
         """Take the bar away, also after an error."""
+        self._notice.cancel()
         self._bar.stop()
+        self._shown.close()
+
+    def _show(self, *, state: str) -> None:
+        self._bar.update(self._task, state=state)
+
+    def _name_epoch(self, epoch: int) -> str:
+        """Name an epoch in as many characters as the last one takes, so that the bar stays."""
+        last = str(self._info.max_epochs)
+        return f"epoch {epoch:>{len(last)}}/{last}"
 
 
 def make_progress() -> LineProgress | BarProgress:

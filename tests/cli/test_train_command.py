@@ -11,8 +11,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dtopk.cli.train_progress import LineProgress, describe_epoch, estimate_seconds_left
-from dtopk.engine import EpochRecord
+from dtopk.cli import train_progress
+from dtopk.cli.output import tell
+from dtopk.cli.time_left import estimate_seconds_left
+from dtopk.cli.train_progress import BarProgress, LineProgress, describe_epoch
+from dtopk.engine import EpochRecord, FitInfo
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,6 +60,19 @@ def test_train_says_when_the_gap_was_not_reached(call, job_path):
     assert result.status == 0
     assert "not certified: relative gap" in result.out
     assert "the epochs ran out (solver.max_epochs)" in result.out
+    run_dir = job_path.parent / "runs" / "a"
+    assert (
+        f"go on from here with --set solver.warm_start={run_dir}, and raise solver.max_epochs"
+        in result.out
+    )
+
+
+def test_train_without_duals_says_which_limit_to_raise(call, job_path):
+    result = call(
+        "train", job_path, "--set", "solver.tol=1e-9", "--set", "solver.max_epochs=2",
+        "--set", "output.save_dual=false",
+    )  # fmt: skip
+    assert "To get there, raise solver.max_epochs.\n" in result.out
 
 
 def test_run_dir_option_starts_at_the_working_directory(call_json, job_path, tmp_path, monkeypatch):
@@ -208,7 +224,7 @@ def test_progress_is_a_bar_on_a_terminal(job_path):
     os.close(master)
     assert process.returncode == 0
     assert json.loads(out)["certified"] is True
-    assert b"epoch 1" in drawn
+    assert b"epoch   1/200" in drawn
     assert "\u2501".encode() in drawn
 
 
@@ -220,20 +236,78 @@ def make_records(gaps, seconds_each=2.0):
 
 
 def test_time_left_follows_the_fall_of_the_gap():
-    """The gap falls tenfold in 2 s; from 1e-2 to 1e-4 that is 4 s more."""
-    assert estimate_seconds_left(make_records([1, 1e-1, 1e-2]), 1e-4) == pytest.approx(4)
+    """The gap falls tenfold in 2 s; from 1e-3 to 1e-5 that is 4 s more."""
+    assert estimate_seconds_left(make_records([1, 1e-1, 1e-2, 1e-3]), 1e-5) == pytest.approx(4)
 
 
-@pytest.mark.parametrize("gaps", [[], [1], [0.1, 0.2], [0.1, 0.1], [0.1, -0.1]])
-def test_time_left_is_unknown_while_the_gap_does_not_fall(gaps):
+def test_time_left_follows_the_last_epochs_alone():
+    """Ten epochs that fall tenfold each, after twenty that did not fall."""
+    gaps = [1.0] * 20 + [10.0**-n for n in range(10)]
+    assert estimate_seconds_left(make_records(gaps), 1e-11) == pytest.approx(4)
+
+
+@pytest.mark.parametrize(
+    "gaps",
+    [[], [1, 0.1, 0.01], [0.1, 0.2, 0.3, 0.4], [0.1] * 5, [1, 0.1, 0.01, -1e-3], [1, 0.1, 1, 0.1]],
+)
+def test_time_left_is_unknown_early_and_where_the_gap_does_not_fall_steadily(gaps):
     assert np.isnan(estimate_seconds_left(make_records(gaps), 1e-3))
 
 
-def test_epoch_line_tells_gap_speed_and_time():
-    record = EpochRecord(
-        epoch=3, seconds=12.34, rows_per_second=45678.9, primal=2.0, dual_value=1.0,
-        relative_gap=0.5, exact=False, read_seconds=0.0, acceleration=1.0,
-    )  # fmt: skip
-    assert describe_epoch(record, 130.0) == (
-        "epoch 3, gap 5.00e-01 (estimated), 45,679 rows/s, 12.3 s, about 2 min left"
+INFO = FitInfo(
+    n_samples=10, n_features=2, n_classes=3, loss_name="softmax", solver="sdca", tol=1e-3,
+    max_epochs=200, features_in_memory=True, duals_in_memory=True,
+)  # fmt: skip
+RECORD = EpochRecord(
+    epoch=3, seconds=12.34, rows_per_second=45678.9, primal=2.0, dual_value=1.0,
+    relative_gap=0.5, exact=False, read_seconds=0.0, acceleration=1.0,
+)  # fmt: skip
+
+
+def test_epoch_line_tells_gap_limits_speed_and_time():
+    assert describe_epoch(RECORD, INFO, 130.0) == (
+        "epoch 3 of 200, gap 5.00e-01 (estimated; asked 0.001), 45,679 rows/s, 12.3 s, ~2 min left"
     )
+
+
+def test_compiling_is_told_where_it_takes_long(capsys, monkeypatch):
+    monkeypatch.setattr(train_progress, "_COMPILE_NOTICE_S", 0.0)
+    progress = LineProgress()
+    progress.on_start(INFO)
+    progress.on_compile()
+    progress._notice._timer.join()
+    assert "compiling for this loss and dtype, once on a machine" in capsys.readouterr().err
+
+
+def test_kernels_that_are_there_are_not_told(capsys):
+    progress = LineProgress()
+    progress.on_start(INFO)
+    progress.on_compile()
+    progress.on_rows(5)
+    progress._notice._timer.join()
+    assert "compiling" not in capsys.readouterr().err
+
+
+def test_message_during_the_bar_goes_above_it(capsys, monkeypatch):
+    """It is the console's to write it, which takes the bar away before."""
+    progress = BarProgress()
+    written = []
+    monkeypatch.setattr(progress._bar.console, "print", lambda *a, **_: written.extend(a))
+    progress.on_start(INFO)
+    tell("Interrupted")
+    progress.stop()
+    tell("wrote it")
+    assert written == ["Interrupted"]
+    assert capsys.readouterr().err.endswith("wrote it\n")
+
+
+@pytest.mark.parametrize(
+    ("n_characters", "state"),
+    [
+        (80, "gap 5.0e-01 (asked 0.001), 12 s, ~5 s left, 45,679 rows/s"),
+        (45, "gap 5.0e-01 (asked 0.001), 12 s, ~5 s left"),
+        (3, "gap 5.0e-01 (asked 0.001)"),
+    ],
+)
+def test_state_beside_the_bar_is_never_cut(n_characters, state):
+    assert train_progress._describe_state(RECORD, INFO, 5.0, n_characters) == state
