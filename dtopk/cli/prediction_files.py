@@ -53,6 +53,9 @@ def check_target(path: Path, source: Path, *, overwrite: bool) -> None:
         _import_pyarrow()
     if path.resolve() == source.resolve():
         raise ValueError(f"output must be another path than the input, got {str(path)!r}.")
+    folder = next(folder for folder in path.parents if folder.exists())
+    if not folder.is_dir():
+        raise ValueError(f"folder of the output must be a folder, got the file {str(folder)!r}.")
     if not path.exists():
         return
     if not overwrite:

@@ -17,6 +17,8 @@ from dtopk.engine import Callback, EpochRecord, FitInfo, FitResult
 
 _LINE_INTERVAL_S = 2.0
 """Without a terminal, so many seconds pass between two lines, but for epochs of an exact gap."""
+_LEAST_TOLD_S = 0.5
+"""Shorter times left would be told as 0 s."""
 _COMPILE_NOTICE_S = 2.0
 """Kernels that are compiled already are loaded in less."""
 _COMPILING = "compiling for this loss and dtype, once on a machine: some 10-20 s"
@@ -63,7 +65,7 @@ def _describe_state(
 
 
 def _describe_left(seconds_left: float) -> list[str]:
-    if math.isfinite(seconds_left) and seconds_left > 0:
+    if math.isfinite(seconds_left) and seconds_left >= _LEAST_TOLD_S:
         return [f"~{_format_seconds(seconds_left)} left"]
     return []
 

@@ -8,6 +8,9 @@ import numpy as np
 
 from dtopk.job.problem import Problem
 
+MODEL_OVERHEAD_BYTES = 1 << 16
+"""Of a model file, beside its weights: class names, the job, the certificate."""
+
 logger = logging.getLogger(__name__)
 
 _LEAST_SHARE = 0.1
@@ -26,20 +29,27 @@ def check_disk_space(problem: Problem, run_dir: Path) -> None:
     Raises
     ------
     ValueError
-        If they are to be streamed to disk, and less than a tenth of their size is free.
+        If there is no room for the model; or if the duals are to be streamed to disk, and less than
+        a tenth of their size is free.
     """
+    itemsize = np.dtype(problem.job.solver.dtype).itemsize
+    n_features, n_classes = problem.store.n_features, problem.store.n_classes
+    folder = next(path for path in (run_dir, *run_dir.parents) if path.exists())
+    free = shutil.disk_usage(folder).free
+    model_bytes = MODEL_OVERHEAD_BYTES + n_features * n_classes * itemsize
+    if free < model_bytes:
+        raise _too_little(run_dir, model_bytes, "the model", free, "")
     streamed = not problem.duals_in_memory
     if not (streamed or problem.job.output.save_dual):
         return
-    itemsize = np.dtype(problem.job.solver.dtype).itemsize
-    most = problem.rows.n_stored * problem.store.n_classes * itemsize
-    folder = next(path for path in (run_dir, *run_dir.parents) if path.exists())
-    free = shutil.disk_usage(folder).free
+    most = problem.rows.n_stored * n_classes * itemsize
     if streamed and free < _LEAST_SHARE * most:
-        raise ValueError(
-            f"disk of {str(run_dir)!r} must have at least {int(_LEAST_SHARE * most):,} bytes free "
-            f"for duals that do not fit into memory, got {free:,}. Free some, choose another disk "
-            "with --run-dir, or raise resources.memory_limit."
+        raise _too_little(
+            run_dir,
+            int(_LEAST_SHARE * most),
+            "duals that do not fit into memory",
+            free,
+            ", or raise resources.memory_limit",
         )
     if free < most:
         logger.warning(
@@ -51,3 +61,10 @@ def check_disk_space(problem: Problem, run_dir: Path) -> None:
             if streamed
             else "They are not kept if they find no room; the model is saved all the same.",
         )
+
+
+def _too_little(run_dir: Path, least: int, what: str, free: int, remedy: str) -> ValueError:
+    return ValueError(
+        f"disk of {str(run_dir)!r} must have at least {least:,} bytes free for {what}, got "
+        f"{free:,}. Free some, or choose another disk with --run-dir{remedy}."
+    )

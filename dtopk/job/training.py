@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dtopk.engine import Callback, EpochRecord, FitResult, fit
 from dtopk.job.callbacks import TrackEpochs, ValidateEpochs
 from dtopk.job.config import TrainJob
-from dtopk.job.disk_space import check_disk_space
+from dtopk.job.disk_space import MODEL_OVERHEAD_BYTES, check_disk_space
 from dtopk.job.files import job_to_dict, job_to_toml
 from dtopk.job.names import naming_key
 from dtopk.job.problem import Problem, build_problem, flatten_job
@@ -35,8 +35,6 @@ _K_MAX = 10
 """Top-k accuracy is reported for k up to this."""
 _TRACKED_K = (1, 3, 5, 10)
 """The tracker shows a chart for each of these; the figure has all k."""
-_MODEL_OVERHEAD_BYTES = 1 << 16
-"""Of a model file, beside its arrays: the job, the certificate, the archive's own parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,14 +215,15 @@ def _save_model(problem: Problem, folder: RunFolder, fitted: FitResult) -> Model
         else:
             if folder.has_dual_values():
                 error.add_note(_describe_kept(folder))
+            else:
+                folder.release()
             raise
     return model
 
 
 def _duals_take_the_room(folder: RunFolder, model: Model) -> bool:
     """Tell whether a model that found no room would find some without the duals."""
-    arrays = (model.W, model.intercept, model.classes, model.class_rows)
-    needed = _MODEL_OVERHEAD_BYTES + sum(array.nbytes for array in arrays if array is not None)
+    needed = MODEL_OVERHEAD_BYTES + model.W.nbytes
     free = shutil.disk_usage(folder.path).free
     return bool(folder.dual.is_dir() and free < needed <= free + size_on_disk(folder.dual))
 

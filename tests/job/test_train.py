@@ -21,6 +21,7 @@ from dtopk.job import (
     OutputSection,
     ResourcesSection,
     SolverSection,
+    disk_space,
     load_job,
     train,
 )
@@ -438,8 +439,9 @@ def test_duals_make_room_for_the_model(store, make_job, monkeypatch, caplog):
     job = make_job()
     run_dir = Path(job.output.run_dir)
     monkeypatch.setattr(np.lib.format, "write_array", write)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=66_100))
-    monkeypatch.setattr("dtopk.job.training._MODEL_OVERHEAD_BYTES", 66_000)
+    # Before the start there is room; the duals take it, and are in the way of the model.
+    free = iter([10**9, 2**16])
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=next(free)))
     result = train(store, job)
     assert not result.duals_kept
     assert "The duals are not kept: they leave no room for the model." in caplog.text
@@ -470,21 +472,34 @@ def limit_disk(monkeypatch, free):
 
 def test_little_room_for_the_duals_is_a_warning(store, make_job, monkeypatch, caplog):
     """170 rows of 4 classes in float32 are 2,720 bytes."""
+    monkeypatch.setattr(disk_space, "MODEL_OVERHEAD_BYTES", 0)
     limit_disk(monkeypatch, 2719)
     train(store, make_job())
     assert "The duals take up to 2,720 bytes, and the disk of '" in caplog.text
 
 
 def test_room_for_the_duals_is_taken_without_a_word(store, make_job, monkeypatch, caplog):
+    monkeypatch.setattr(disk_space, "MODEL_OVERHEAD_BYTES", 0)
     limit_disk(monkeypatch, 2720)
     train(store, make_job())
     assert "bytes" not in caplog.text
 
 
-def test_streaming_to_a_full_disk_is_refused(wide_store, make_job, monkeypatch):
+def test_disk_without_room_for_the_model_is_refused(store, make_job, monkeypatch):
     limit_disk(monkeypatch, 10)
+    job = make_job(output=OutputSection(run_dir="runs/x", save_dual=False))
+    with pytest.raises(ValueError, match=r"bytes free for the model, got 10\. Free some"):
+        train(store, job)
+
+
+def test_streaming_to_a_full_disk_is_refused(wide_store, make_job, monkeypatch):
+    """The duals of 4,050 rows and 40 classes in float32 are 648,000 bytes."""
+    limit_disk(monkeypatch, 64_799)
+    monkeypatch.setattr(disk_space, "MODEL_OVERHEAD_BYTES", 0)
     job = make_job(resources=ResourcesSection(memory_limit="300KB"))
-    with pytest.raises(ValueError, match=r"must have at least .* bytes free for duals .* got 10\."):
+    with pytest.raises(
+        ValueError, match=r"must have at least 64,800 bytes free for duals .* got 64,799\."
+    ):
         train(wide_store, job)
     assert list_names_of_runs(job) == []
 
