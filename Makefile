@@ -30,7 +30,7 @@ lint: $(VENV)/installed-dev ## ruff, mypy, import-linter and codespell
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/codespell
 
 wheel: $(VENV)/installed-dev ## build the wheel and import what is in it

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -325,14 +326,13 @@ def _recording(problem: Problem, folder: RunFolder) -> Iterator["MlflowRun | Non
     if not tracking.mlflow:
         yield None
         return
-    from dtopk import __version__
     from dtopk.tracking import MlflowRun, default_tracking_uri
 
     run = MlflowRun(
         uri=tracking.uri or default_tracking_uri(folder.path.parent),
         experiment=tracking.experiment,
         run_name=tracking.run_name or folder.path.name,
-        tags={"dtopk.run_dir": str(folder.path), "dtopk.version": __version__},
+        tags={"dtopk.run_dir": str(folder.path), "dtopk.version": version("dtopk")},
     )
     run.log_params(flatten_job(problem.job))
     run.log_dataset(
