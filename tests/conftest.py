@@ -21,3 +21,16 @@ import pytest  # noqa: E402
 def rng() -> np.random.Generator:
     """Draw the same numbers in every run."""
     return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="session")
+def client():
+    """Give a client of two worker processes of one thread each, which all tests share.
+
+    A test that ends or wounds workers needs a cluster of its own.
+    """
+    from dtopk.launch import ClusterOptions, open_cluster
+
+    options = ClusterOptions(kind="local", workers=2, threads_per_worker=1, dashboard=False)
+    with open_cluster(options) as client:
+        yield client
