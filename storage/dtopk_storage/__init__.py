@@ -5,6 +5,7 @@ from dtopk_storage.dual import DualFile, create_dual, open_dual
 from dtopk_storage.errors import CheckpointError, DatasetError
 from dtopk_storage.files import drop_page_cache
 from dtopk_storage.packed_rows import PackedRows, pack_rows
+from dtopk_storage.run_lock import RunLock
 from dtopk_storage.run_state import RunState, open_run_state
 from dtopk_storage.store import Batch, FeatureStore, open_store
 from dtopk_storage.writer import StoreWriter, create_store
@@ -16,6 +17,7 @@ __all__ = [
     "DualFile",
     "FeatureStore",
     "PackedRows",
+    "RunLock",
     "RunState",
     "StoreWriter",
     "check_batch",

@@ -68,7 +68,7 @@ class LocalFolder:
             There is no room.
         """
         path = self.path / name
-        with _explain_full_disk(str(path)):
+        with explain_full_disk(str(path)):
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}.tmp"
             try:
@@ -184,7 +184,7 @@ class ObjectFolder:
             There is no room.
         """
         body = b"".join(piece if isinstance(piece, bytes) else piece.data for piece in pieces)
-        with self._open(name, "written") as (fs, path), _explain_full_disk(self.locate(name)):
+        with self._open(name, "written") as (fs, path), explain_full_disk(self.locate(name)):
             fs.pipe_file(path, body)
 
     def create(self, name: str, body: bytes) -> None:
@@ -316,7 +316,19 @@ def open_location(url: str | os.PathLike[str], *, name: str) -> Location:
 
 
 @contextlib.contextmanager
-def _explain_full_disk(where: str) -> Iterator[None]:
+def explain_full_disk(where: str) -> Iterator[None]:
+    """Turn the error of a write for which there is no room into one that says what to do.
+
+    Parameters
+    ----------
+    where : str
+        The file.
+
+    Raises
+    ------
+    CheckpointError
+        There is no room: its cause is the OSError.
+    """
     try:
         yield
     except OSError as error:
