@@ -1,0 +1,19 @@
+"""The settings of Dask that training wants, whoever starts scheduler and workers."""
+
+from typing import Any
+
+DASK_SETTINGS: dict[str, Any] = {
+    # A peer whose host or network is gone counts as dead after so long; Dask takes 30 s. It is
+    # the least possible: all processes fail with less.
+    "distributed.comm.timeouts.tcp": "11s",
+    # The same for a process that is there and does nothing. Dask takes 5 minutes. Much less would
+    # drop workers for a machine's short fits of swapping, and their duals with them.
+    "distributed.scheduler.worker-ttl": "30s",
+    # What a worker holds is planned before the start and is none of Dask's data. Dask could not
+    # spill it; and a worker paused for it would stay so for ever, since it is not given back.
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+}
+"""Values by Dask's names; deploy/dask.yaml has the same for scheduler and workers started by
+hand."""
