@@ -6,6 +6,7 @@ they can be pickled and used from any process.
 
 import contextlib
 import dataclasses
+import errno
 import os
 import shutil
 import uuid
@@ -267,14 +268,27 @@ class ObjectFolder:
 
     @contextlib.contextmanager
     def _open(self, name: str, done: str) -> Iterator[tuple[Any, str]]:
-        """Give the file system and the path in it; every failure of the store is an OSError."""
-        fs, path = fsspec.core.url_to_fs(self.locate(name))
+        """Give the file system and the path in it; a failure is an OSError that names the file."""
+        where = self.locate(name)
+        fs, path = fsspec.core.url_to_fs(where)
         try:
             yield fs, path.rstrip("/")
-        except (OSError, ValueError):
+        except ValueError:
             raise
         except Exception as error:
-            raise OSError(f"{self.locate(name)!r} could not be {done}: {error}") from error
+            number = getattr(error, "errno", None) or _errno_of(error)
+            raise OSError(number, f"It could not be {done}: {error}", where) from error
+
+
+def _errno_of(error: Exception) -> int:
+    """Give the number that makes an OSError of the same kind: stores tend to leave it out."""
+    kinds = {
+        FileNotFoundError: errno.ENOENT,
+        FileExistsError: errno.EEXIST,
+        PermissionError: errno.EACCES,
+        TimeoutError: errno.ETIMEDOUT,
+    }
+    return next((number for kind, number in kinds.items() if isinstance(error, kind)), errno.EIO)
 
 
 Location = LocalFolder | ObjectFolder
