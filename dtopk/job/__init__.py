@@ -1,6 +1,7 @@
 """Jobs: what a job file says, and the training that it asks for."""
 
 from dtopk.job.config import (
+    ClusterSection,
     DataSection,
     ModelSection,
     OutputSection,
@@ -13,6 +14,7 @@ from dtopk.job.files import job_from_dict, job_to_dict, job_to_toml, load_job
 from dtopk.job.training import TrainResult, train
 
 __all__ = [
+    "ClusterSection",
     "DataSection",
     "ModelSection",
     "OutputSection",

@@ -13,9 +13,18 @@ import tomli_w
 from dtopk.job.checks import JobValueError, unknown_name
 from dtopk.job.config import JOB_VERSION, OutputSection, TrainJob
 from dtopk.job.names import check_names
+from dtopk.launch.options import SCHEDULER_FILE_ENDING
 
 _SECTIONS = {section.name: section.default_factory for section in dataclasses.fields(TrainJob)}
-_PATHS = (("data", "store"), ("solver", "warm_start"), ("output", "run_dir"))
+_PATHS = (
+    ("data", "store"),
+    ("solver", "warm_start"),
+    ("cluster", "scheduler"),
+    ("cluster", "tls_ca"),
+    ("cluster", "tls_cert"),
+    ("cluster", "tls_key"),
+    ("output", "run_dir"),
+)
 
 
 def load_job(
@@ -181,5 +190,11 @@ def _parse_value(text: str) -> Any:
 def _make_paths_absolute(tables: Mapping[str, Any], folder: Path) -> None:
     for section, key in _PATHS:
         value = tables.get(section, {}).get(key)
-        if isinstance(value, str) and value:
+        if isinstance(value, str) and value and not _is_address(key, value):
             tables[section][key] = os.path.normpath(folder.absolute() / Path(value).expanduser())
+
+
+def _is_address(key: str, value: str) -> bool:
+    """Tell the address of a scheduler, or what may be meant as one, from the path of its file."""
+    is_file = value.endswith(SCHEDULER_FILE_ENDING) and "://" not in value
+    return key == "scheduler" and not is_file
