@@ -18,7 +18,7 @@ import fsspec  # type: ignore[import-untyped]
 import numpy as np
 
 from dtopk_storage.errors import CheckpointError
-from dtopk_storage.files import Bytes, is_disk_full, read_pieces, sync_folder
+from dtopk_storage.files import Bytes, is_disk_full, sync_folder
 
 # Stores in which an object that is written is seen whole or not at all. Over sftp, hdfs or the
 # like a reader, or a kill, can meet half a file.
@@ -109,10 +109,8 @@ class LocalFolder:
         FileNotFoundError
             It is not there.
         """
-        path = self.path / name
-        raw = np.empty(path.stat().st_size, np.uint8)
-        read_pieces(path, [raw])
-        return raw
+        # Opened once: between two looks at the path another file could take its place.
+        return np.fromfile(self.path / name, np.uint8)
 
     def delete(self, name: str) -> None:
         """Delete a file, if it is there.

@@ -97,8 +97,6 @@ class RunState:
             raw = self._location.read(path)
         except FileNotFoundError as error:
             raise CheckpointError(f"{where!r} is missing. {REMEDY}") from error
-        except EOFError as error:
-            raise CheckpointError(f"{where!r} is truncated. {REMEDY}") from error
         return decode_array(raw, where)
 
     def commit(self, version: str, manifest: Mapping[str, Any]) -> None:

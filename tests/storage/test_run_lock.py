@@ -12,7 +12,7 @@ import threading
 import uuid
 from pathlib import Path
 
-import fsspec
+import fsspec  # type: ignore[import-untyped]
 import pytest
 
 from dtopk_storage import CheckpointError, RunLock
