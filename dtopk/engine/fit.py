@@ -12,15 +12,18 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from dtopk.engine.feed import Duals, Feed, FileDuals, MemoryDuals
+from dtopk.engine.blocks import Layout, make_layout
+from dtopk.engine.duals import Duals, MemoryDuals, StreamedDuals
 from dtopk.engine.interruption import Interruption
+from dtopk.engine.member import Member
 from dtopk.engine.memory import MemoryPlan, plan_memory
 from dtopk.engine.options import FLOAT32_TOL, FitOptions, StartPoint
-from dtopk.engine.records import Callback, FitResult
+from dtopk.engine.records import Callback, FitInfo, FitResult
 from dtopk.engine.rows import Rows, class_totals
 from dtopk.engine.run import Run
+from dtopk.engine.team import LocalTeam, Team
 from dtopk.losses import Loss
-from dtopk_storage import CheckpointError, DualFile, create_dual
+from dtopk_storage import CheckpointError, RunState, create_dual, open_run_state
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +37,7 @@ def fit(
     dual_path: str | os.PathLike[str] | None = None,
     scratch: str | os.PathLike[str] | None = None,
     start: StartPoint | None = None,
+    state: RunState | None = None,
 ) -> FitResult:
     """Train until the relative duality gap is at most `options.tol`.
 
@@ -51,6 +55,9 @@ def fit(
         Folder for duals that are not kept and do not fit into memory; None is the system's
         temporary folder.
     start : StartPoint, optional
+    state : RunState, optional
+        Where the run's state is committed now and then; a run that finds one there goes on from it,
+        to the same weights as if it had never stopped. None keeps none.
 
     Returns
     -------
@@ -82,33 +89,117 @@ def fit(
         stack.enter_context(threadpool_limits(options.threads or None, user_api="blas"))
         interruption = stack.enter_context(Interruption())
         plan = plan_rows(rows, options)
-        duals, file = _place_duals(rows, options, plan, dual_path, scratch, stack)
-        feed = stack.enter_context(Feed(rows, duals, keep_features=plan.features_in_memory))
-        run = Run(rows, loss, options, feed, interruption, callbacks, solver)
-        try:
-            if start is not None:
-                run.start_from(start)
-            result = run.run(plan)
-        except Exception:
-            # Hours may be in them: what failed later can be mended, and the run started from here.
-            _keep_duals(duals, file, rows)
-            raise
-        kept = _keep_duals(duals, file, rows) and dual_path is not None
+        layout = plan_layout(rows, options, plan)
+        if state is None and not plan.duals_in_memory:
+            folder = tempfile.TemporaryDirectory(prefix="dtopk-", dir=scratch)
+            state = open_run_state(Path(stack.enter_context(folder)) / "state")
+        member = make_member(rows, loss, options, layout, plan, state)
+        team = stack.enter_context(LocalTeam(member))
+        run = Run(
+            rows, loss, options, layout, team, interruption, callbacks, solver,
+            state=state, streamed=not plan.duals_in_memory, start=start,
+        )  # fmt: skip
+        member.stop = lambda: interruption.requested
+        member.report = run.report
+        result = run.run(describe_run(rows, loss, options, layout, plan, solver))
+        kept = dual_path is not None and keep_duals(team, rows, options, dual_path)
         result = dataclasses.replace(result, duals_kept=kept)
     for callback in callbacks:
         callback.on_end(result)
     return result
 
 
-def _keep_duals(duals: Duals, file: DualFile | None, rows: Rows) -> bool:
-    """Write duals that are in memory to their file; say whether all are there."""
-    if file is None or not isinstance(duals, MemoryDuals):
-        return file is not None
+def make_member(
+    rows: Rows,
+    loss: Loss,
+    options: FitOptions,
+    layout: Layout,
+    plan: MemoryPlan,
+    state: RunState | None,
+) -> Member:
+    """Make a member of a run, with its duals where the plan says.
+
+    Parameters
+    ----------
+    rows : Rows
+    loss : Loss
+    options : FitOptions
+    layout : Layout
+    plan : MemoryPlan
+    state : RunState or None
+        There must be one if the plan streams the duals.
+    """
+    duals: Duals
+    if plan.duals_in_memory:
+        duals = MemoryDuals(
+            layout.blocks, rows.n_classes, options.dtype, in_place=layout.n_partitions == 1
+        )
+    else:
+        assert state is not None
+        duals = StreamedDuals(state, layout.blocks, rows.n_classes, options.dtype)
+    return Member(
+        rows, loss, options, layout, duals, keep_features=plan.features_in_memory, state=state
+    )
+
+
+def describe_run(
+    rows: Rows, loss: Loss, options: FitOptions, layout: Layout, plan: MemoryPlan, solver: str
+) -> FitInfo:
+    """Say what is known at the start."""
+    return FitInfo(
+        n_samples=layout.n_samples,
+        n_features=rows.n_features,
+        n_classes=rows.n_classes,
+        loss_name=loss.name,
+        solver=solver,
+        tol=options.tol,
+        max_epochs=options.max_epochs,
+        features_in_memory=plan.features_in_memory,
+        duals_in_memory=plan.duals_in_memory,
+    )
+
+
+def plan_layout(rows: Rows, options: FitOptions, plan: MemoryPlan) -> Layout:
+    """Cut rows and weights.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer blocks than partitions.
+    """
+    return make_layout(
+        rows.pieces,
+        rows.n_features + (options.constant != 0),
+        n_partitions=options.partitions,
+        streamed=not (plan.features_in_memory and plan.duals_in_memory),
+        block_rows=options.block_rows,
+        n_rounds=options.rounds_per_epoch,
+    )
+
+
+def keep_duals(team: Team, rows: Rows, options: FitOptions, path: str | os.PathLike[str]) -> bool:
+    """Write the duals to a file of their own; say whether all are there.
+
+    Parameters
+    ----------
+    team : Team
+    rows : Rows
+    options : FitOptions
+    path : path-like
+        Folder to be made.
+    """
     try:
-        duals.write_to(file, rows.pieces)
+        file = create_dual(
+            path,
+            n_samples=rows.n_stored,
+            n_classes=rows.n_classes,
+            dtype=options.dtype,
+            chunk_rows=rows.chunk_rows,
+        )
+        team.call("write_duals", file)
     except CheckpointError as error:
         logger.warning("The dual variables are not kept. %s", error)
-        shutil.rmtree(file.path, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)
         return False
     return True
 
@@ -163,30 +254,3 @@ def plan_rows(rows: Rows, options: FitOptions) -> MemoryPlan:
         features_resident=rows.resident,
         limit_bytes=options.memory_limit_bytes,
     )
-
-
-def _place_duals(
-    rows: Rows,
-    options: FitOptions,
-    plan: MemoryPlan,
-    path: str | os.PathLike[str] | None,
-    scratch: str | os.PathLike[str] | None,
-    stack: contextlib.ExitStack,
-) -> tuple[Duals, DualFile | None]:
-    """Make the duals, in memory or in a file, and the file they are to be kept in, if any."""
-    if path is None and not plan.duals_in_memory:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dtopk-", dir=scratch))
-        path = Path(folder) / "dual"
-    file = None
-    if path is not None:
-        file = create_dual(
-            path,
-            n_samples=rows.n_stored,
-            n_classes=rows.n_classes,
-            dtype=options.dtype,
-            chunk_rows=rows.chunk_rows,
-        )
-    if plan.duals_in_memory:
-        return MemoryDuals(rows.n_stored, rows.n_classes, options.dtype), file
-    assert file is not None
-    return FileDuals(file), file

@@ -14,8 +14,14 @@ Array = NDArray[Any]
 
 SOLVERS = ("auto", "sdca")
 ACCELERATIONS = ("auto", "on", "off")
+AGGREGATIONS = ("exact", "adding", "averaging")
 FLOAT32_TOL = 1e-6
 """Tolerances below this may be out of float32's reach."""
+
+_LEAST = {
+    "max_epochs": 1, "block_size": 0, "seed": 0, "threads": 0, "partitions": 1, "block_rows": 0,
+    "rounds_per_epoch": 0,
+}  # fmt: skip
 
 
 def _check_positive(name: str, value: float) -> None:
@@ -60,6 +66,17 @@ class FitOptions:
     """Weight of the rows of each class, of shape (n_classes,); None: 1."""
     threads: int = 0
     """Threads of the matrix products; 0: all."""
+    partitions: int = 1
+    """Parts that the rows are dealt to, each of which is swept on its own in a round."""
+    block_rows: int = 0
+    """Rows that are dealt out together; 0: from the numbers of rows and partitions."""
+    rounds_per_epoch: int = 0
+    """Synchronisations of partitions in an epoch; 0: from the numbers of rows and partitions."""
+    aggregation: str = "exact"
+    """How partitions' changes are put together: 'exact' maximises the dual along them; 'adding' and
+    'averaging' are the schemes of CoCoA+ and CoCoA, to compare with."""
+    checkpoint_s: float = 60.0
+    """Seconds after which the state of the run is written again."""
     memory_limit_bytes: int | None = None
     """What features, duals and weights may take; None: a share of what is free."""
 
@@ -68,11 +85,14 @@ class FitOptions:
         _check_positive("tol", self.tol)
         if not self.time_limit_s > 0:
             raise ValueError(f"time_limit_s must be above 0, got {self.time_limit_s!r}.")
-        for name, least in (("max_epochs", 1), ("block_size", 0), ("seed", 0), ("threads", 0)):
+        if not self.checkpoint_s >= 0:
+            raise ValueError(f"checkpoint_s must be at least 0, got {self.checkpoint_s!r}.")
+        for name, least in _LEAST.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)!r}.")
         _check_choice("solver", self.solver, SOLVERS)
         _check_choice("dtype", self.dtype, ("float32", "float64"))
+        _check_choice("aggregation", self.aggregation, AGGREGATIONS)
         _check_choice("acceleration", self.acceleration, ACCELERATIONS)
         if not math.isfinite(self.constant):
             raise ValueError(f"constant must be finite, got {self.constant!r}.")

@@ -57,10 +57,28 @@ class EpochRecord:
     """Seconds of this pass spent waiting for rows and duals."""
     acceleration: float
     """r of the accelerated outer loop; 1: plain."""
+    theta: float = 1.0
+    """How far the epoch went along what a partition had found, at least; 1: all the way."""
+    sigma: float = 1.0
+    """sigma' of the last round: by how much partitions overstate their own changes."""
+    correlation: float = 1.0
+    """How much partitions' changes overlap: 1 not at all, up to the number of partitions."""
+    bytes_moved: int = 0
+    """What the members of the run have sent each other in this pass."""
+    slowest_seconds: float = 0.0
+    """Seconds of the slowest member in the round where it took longest."""
+    median_seconds: float = 0.0
+    """Seconds of the member in the middle, in the same round."""
+    late: str = ""
+    """That member, where it took half as long again as the one in the middle."""
 
 
 class Callback:
     """What a caller can do while training goes on; every method does nothing by default."""
+
+    reads_weights: bool = False
+    """Whether `on_epoch` wants the weights. They cost a transfer each epoch where training runs in
+    other processes."""
 
     def on_start(self, info: FitInfo) -> None:
         """Take note that training starts."""
@@ -75,14 +93,15 @@ class Callback:
     def on_rows(self, rows: int) -> None:
         """Take note that `rows` of the training rows are done in this pass."""
 
-    def on_epoch(self, record: EpochRecord, W: NDArray[Any]) -> None:
+    def on_epoch(self, record: EpochRecord, W: NDArray[Any] | None) -> None:
         """Take note that a pass is done.
 
         Parameters
         ----------
         record : EpochRecord
         W : ndarray of shape (n_features, n_classes), or with a last row for the constant feature
-            Not to be changed.
+            Not to be changed; None where training runs in other processes and no
+            callback has `reads_weights`.
         """
 
     def on_end(self, result: "FitResult") -> None:

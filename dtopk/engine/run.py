@@ -1,28 +1,28 @@
-"""One training run: passes of blocked SDCA over a feed of rows, until there is a certificate."""
+"""One training run: rounds of blocked SDCA on a team, until there is a certificate."""
 
-import contextlib
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dtopk.engine.feed import Feed, Visit
+from dtopk.engine.blocks import Dealer, Layout
 from dtopk.engine.interruption import Interruption
-from dtopk.engine.memory import MemoryPlan
+from dtopk.engine.member import PartitionSums, SliceNorms, SliceProducts, Step, Sweep
 from dtopk.engine.options import FitOptions, StartPoint
 from dtopk.engine.records import Callback, EpochRecord, FitInfo, FitResult, StopReason
 from dtopk.engine.rows import Rows
-from dtopk.kernels.blas import gemm
+from dtopk.engine.team import MembersLost, Team
 from dtopk.losses import Loss
-from dtopk.solvers.acceleration import MovingCentre
-from dtopk.solvers.certificate import Certificate, CertificateSums, relative_gap
+from dtopk.solvers.certificate import Certificate, relative_gap
+from dtopk.solvers.dual_step import RoundProducts, adapt_sigma, choose_theta
 from dtopk.solvers.policy import CheckSchedule, StagnationWatch, choose_ratio, weaker_ratio
-from dtopk.solvers.sdca import BlockUpdater, RowConversion, default_block_size
-from dtopk_storage import DualFile
+from dtopk_storage import RunState
 
 logger = logging.getLogger(__name__)
 
@@ -30,242 +30,378 @@ Array = NDArray[Any]
 
 _PROGRESS_ROWS = 4096
 """Callbacks hear of every so many rows."""
-_START_ROWS = 4096
-"""Rows whose duals are started together."""
+_PROBE_ROWS = 2048
+"""Rows on which the gap is estimated after an epoch of several partitions, or a share of them."""
+_PROBE_SHARE = 1 / 64
+_CERTAIN = 0.95
+"""A certificate is taken where the estimate is below this share of the tolerance."""
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """How far a run is: what it needs, beside weights and duals, to go on as if never stopped."""
+
+    epoch: int = 0
+    """Epochs done."""
+    seconds: float = 0.0
+    """Time spent on them, in this run and those it goes on from."""
+    certificate_seconds: float = 0.0
+    """Time of it that certificates took."""
+    ratio: float = 1.0
+    """r of the accelerated outer loop; 1: plain."""
+    sigma: float = 1.0
+    """sigma' of the next round."""
+    losses: list[float] = field(default_factory=list)
+    """sum_i C_i L_i of each block, when it was last visited."""
+    duals: list[float] = field(default_factory=list)
+    """sum_i D_i of each block, or less."""
+    owners: list[int] = field(default_factory=list)
+    """The partition that each block is in."""
+    dual_values: list[float] = field(default_factory=lambda: [0.0])
+    """D at the start and after each epoch."""
+    history: list[EpochRecord] = field(default_factory=list)
+    """One record for every epoch."""
+    schedule: dict[str, Any] = field(default_factory=dict)
+    """The numbers of the check schedule."""
+    watch: dict[str, Any] = field(default_factory=dict)
+    """The numbers of the stagnation watch."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Make a dict of JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Progress":
+        """Make it again of what `to_dict` gave."""
+        known = {name.name: values[name.name] for name in fields(cls)}
+        known["history"] = [EpochRecord(**record) for record in known["history"]]
+        return cls(**known)
+
+
+@dataclass(kw_only=True)
+class _RoundNotes:
+    """What the rounds of an epoch showed, for its record."""
+
+    thetas: list[float] = field(default_factory=list)
+    correlation: float = 1.0
+    sigma: float = 1.0
+    slowest: float = 0.0
+    median: float = 0.0
+    late: str = ""
 
 
 class Run:
-    """The state of one training run."""
+    """The lead of one training run.
+
+    Parameters
+    ----------
+    rows : Rows
+    loss : Loss
+    options : FitOptions
+    layout : Layout
+    team : Team
+    interruption : Interruption
+    callbacks : sequence of Callback
+    solver : str
+        Its name.
+    state : RunState or None
+        Where the run's state is committed; None keeps none.
+    streamed : bool
+        Whether the duals are in the state themselves.
+    start : StartPoint or None
+    """
 
     def __init__(
         self,
         rows: Rows,
         loss: Loss,
         options: FitOptions,
-        feed: Feed,
+        layout: Layout,
+        team: Team,
         interruption: Interruption,
         callbacks: Sequence[Callback],
         solver: str,
+        *,
+        state: RunState | None = None,
+        streamed: bool = False,
+        start: StartPoint | None = None,
     ) -> None:
         self.rows = rows
         self.loss = loss
         self.options = options
-        self.feed = feed
+        self.layout = layout
+        self.team = team
         self.callbacks = callbacks
+        self.progress = Progress()
         self._solver = solver
         self._interruption = interruption
-        dtype = np.dtype(options.dtype)
-        self.conversion = RowConversion(
-            n_features=rows.n_features,
-            dtype=np.dtype(np.float64),
-            mean=options.mean,
-            inverse_scale=options.inverse_scale,
-            constant=options.constant,
-        ).in_dtype(dtype)
-        block_size = options.block_size or default_block_size(rows.n_classes)
-        self.n_samples = sum(piece.n_rows for piece in rows.pieces)
-        self.updater = BlockUpdater(
-            loss, self.conversion, rows.n_classes, min(block_size, self.n_samples)
-        )
-        self.W: Array = np.zeros((self.conversion.width, rows.n_classes), dtype)
-        self.centre: MovingCentre | None = None
-        self._exact_dual_weights: Array | None = None
+        self._state = state
+        self._streamed = streamed
+        self._start = start
+        self._alone = layout.n_partitions == 1
+        self._session = uuid4().hex[:8]
+        self._began = time.perf_counter()
+        self._committed = time.perf_counter()
+        self._told = 0
+        self._done = 0
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """Make what an untouched run has."""
+        n_blocks = len(self.layout.blocks)
+        self._dealer = Dealer(self.layout, self.options.seed)
+        self._schedule = CheckSchedule(self.options.tol)
         self._watch = StagnationWatch()
-        self.dual_values = [0.0]
-        self.history: list[EpochRecord] = []
-        self.certificate_seconds = 0.0
+        sigma = 1.0 if self.options.aggregation == "averaging" else float(self.layout.n_partitions)
+        self.progress = Progress(
+            sigma=sigma, losses=[0.0] * n_blocks, duals=[0.0] * n_blocks, owners=[]
+        )
+        self._has_exact = False
         self._began = time.perf_counter()
 
     @property
-    def _seconds(self) -> float:
-        return time.perf_counter() - self._began
+    def seconds(self) -> float:
+        """Time spent so far."""
+        return self.progress.seconds + time.perf_counter() - self._began
 
-    @property
-    def _ratio(self) -> float:
-        return 1.0 if self.centre is None else self.centre.ratio
-
-    def run(self, plan: MemoryPlan) -> FitResult:
-        """Make passes until there is a reason to stop."""
-        options = self.options
-        info = FitInfo(
-            n_samples=self.n_samples,
-            n_features=self.rows.n_features,
-            n_classes=self.rows.n_classes,
-            loss_name=self.loss.name,
-            solver=self._solver,
-            tol=options.tol,
-            max_epochs=options.max_epochs,
-            features_in_memory=plan.features_in_memory,
-            duals_in_memory=plan.duals_in_memory,
-        )
+    def run(self, info: FitInfo) -> FitResult:
+        """Make epochs until there is a reason to stop."""
         for callback in self.callbacks:
             callback.on_start(info)
-        self._compile()
-        schedule = CheckSchedule(options.tol)
         while True:
-            record = self._pass()
+            try:
+                self._enter()
+                return self._train()
+            except MembersLost as lost:
+                if self._interruption.requested:
+                    raise KeyboardInterrupt from lost
+                logger.warning("%s The run goes back to its last commit.", lost.reason)
+                self.team.renew(lost.reason)
+
+    def _enter(self) -> None:
+        """Have the kernels compiled, and begin where the state is, or at the start."""
+        for callback in self.callbacks:
+            callback.on_compile()
+        self.team.call("compile")
+        self._set_up()
+        manifest = None if self._state is None else self._state.load()
+        if manifest is None:
+            self._begin()
+        else:
+            self._resume(manifest)
+        self._began = time.perf_counter()
+        self._committed = time.perf_counter()
+
+    def _begin(self) -> None:
+        self._own(self._dealer.owners.tolist(), None)
+        if self._start is None:
+            return
+        self.team.call("begin_version", f"start-{self._session}")
+        self._take_sums(self.team.call("start", self._start))
+        norms = self.team.call("sum_exact")
+        self.team.call("begin_from_exact")
+        dual = math.fsum(self.progress.duals)
+        self.progress.dual_values = [dual - 0.5 * _sum(norms, "dual_weights")]
+
+    def _take_sums(self, sums: list[PartitionSums]) -> float:
+        """Note the exact duals of the blocks; return the sum of the losses."""
+        sums.sort(key=lambda part: part.partition)
+        for part in sums:
+            for block, dual in zip(part.blocks, part.duals, strict=True):
+                self.progress.duals[block] = dual
+        return math.fsum(loss for part in sums for loss in part.losses)
+
+    def _resume(self, manifest: Mapping[str, Any]) -> None:
+        """Go on from a commit."""
+        self.progress = Progress.from_dict(manifest["progress"])
+        self._dealer.owners = np.array(self.progress.owners)
+        self._schedule.restore(self.progress.schedule)
+        self._watch.restore(self.progress.watch)
+        self._own(self.progress.owners, None)
+        self.team.call("restore", manifest["version"], self.progress.ratio)
+        for record in self.progress.history[self._told :]:
+            self._tell_one(record)
+
+    def _own(self, owners: list[int], former: list[int] | None) -> None:
+        self.team.call("own", owners, former)
+        self.team.call("release")
+        self.progress.owners = owners
+
+    def _train(self) -> FitResult:
+        while True:
+            record = self._epoch()
             stop = self._stop_reason(record.epoch)
             stagnates = self._watch.stagnates(record.relative_gap)
-            if schedule.due(record.relative_gap) or stagnates or stop is not None:
+            if self._is_due(record) or stagnates or stop is not None:
                 certificate = self._certify()
                 record = self._certified_record(record, certificate)
                 if certificate.certified:
                     stop = "tolerance"
                 else:
-                    schedule.missed(certificate.relative_gap)
+                    self._schedule.missed(certificate.relative_gap)
             self._tell(record)
             if stop is not None:
                 return self._result(certificate, stop)
             self._advance(record.relative_gap, stagnates)
+            self._commit()
 
-    def _compile(self) -> None:
-        """Call every kernel once, on a row of zeros, so that no pass waits for the compiler."""
-        for callback in self.callbacks:
-            callback.on_compile()
+    def _is_due(self, record: EpochRecord) -> bool:
+        due = self._schedule.due(record.relative_gap)
+        # A probe of the rows at W itself needs no guess of what the pass has brought since.
+        return due if self._alone else record.relative_gap <= _CERTAIN * self.options.tol
+
+    def report(self, added: int) -> None:
+        """Take note of rows that are done, and tell the callbacks now and then.
+
+        Parameters
+        ----------
+        added : int
+        """
+        before, self._done = self._done, self._done + added
+        whole = self._done == self.layout.n_samples
+        if whole or self._done // _PROGRESS_ROWS != before // _PROGRESS_ROWS:
+            for callback in self.callbacks:
+                callback.on_rows(self._done)
+
+    # One epoch.
+
+    def _epoch(self) -> EpochRecord:
+        """Visit every block once; a stop may cut the epoch short."""
+        epoch = self.progress.epoch + 1
         began = time.perf_counter()
-        X = np.zeros((1, self.rows.n_features), self.rows.dtype)
-        labels, costs = np.zeros(1, np.int32), np.ones(1, self.W.dtype)
-        W, dual = np.zeros_like(self.W), np.zeros((1, self.rows.n_classes), self.W.dtype)
-        updater = BlockUpdater(self.loss, self.conversion, self.rows.n_classes, 1)
-        updater.update(X, labels, costs, dual, np.zeros(1, np.int64), W, 1.0)
-        CertificateSums(self.loss, self.conversion, W).add(X, labels, costs, dual)
-        self._began += time.perf_counter() - began
-
-    def start_from(self, start: StartPoint) -> None:
-        """Take duals from a file or from the gradients at weights, and W from the duals."""
-        weights = self._started_weights(start.W)
-        self._check_duals(start.dual)
-        sums = CertificateSums(self.loss, self.conversion, weights)
-        visits = self.feed.visit(range(len(self.rows.pieces)), update=True)
-        with contextlib.closing(visits):
-            for visit in visits:
-                piece, costs = visit.piece, self._costs(visit)
-                for first in range(0, len(costs), _START_ROWS):
-                    part = slice(first, first + _START_ROWS)
-                    X, labels, cost = piece.X[part], piece.labels[part], costs[part]
-                    if start.dual is not None:
-                        low = visit.range.start + first
-                        a = start.dual.read(low, low + len(cost)).astype(np.float64)
-                        a *= start.dual_factor
-                    else:
-                        gradients = self.loss.gradients(self._scores(X, weights), labels)
-                        a = -cost[:, None] * gradients.astype(np.float64)
-                    self.loss.make_feasible(a, labels, cost)
-                    visit.dual[part] = a
-                    sums.add(X, labels, cost, visit.dual[part])
-        self.W[:] = sums.dual_weights
-        self.dual_values = [sums.certificate(self.options.tol).dual_value]
-
-    def _check_duals(self, dual: DualFile | None) -> None:
-        wanted = (self.rows.n_stored, self.rows.n_classes)
-        if dual is not None and (dual.n_samples, dual.n_classes) != wanted:
-            raise ValueError(
-                f"start duals must have {wanted[0]} rows and {wanted[1]} classes, got "
-                f"{dual.n_samples} and {dual.n_classes} in {dual.path!r}."
-            )
-
-    def _started_weights(self, W: Array | None) -> Array:
-        weights = np.zeros_like(self.W)
-        if W is not None:
-            if W.shape[1:] != weights.shape[1:] or len(W) > len(weights):
-                raise ValueError(
-                    f"start weights must have at most {len(weights)} rows and "
-                    f"{weights.shape[1]} columns, got shape {W.shape}."
-                )
-            weights[: len(W)] = W
-        return weights
-
-    def _scores(self, X: Array, W: Array) -> Array:
-        block = np.empty((len(X), self.conversion.width), W.dtype)
-        self.conversion.gather(X, np.arange(len(X)), block)
-        scores = np.empty((len(X), W.shape[1]), W.dtype)
-        gemm(block, W, scores)
-        return scores
-
-    def _costs(self, visit: Visit) -> NDArray[np.float64]:
-        """Return C times the weight of each row of a piece, in float64."""
-        costs = self.options.C * visit.piece.weight
-        if self.options.class_weight is not None:
-            costs = costs * self.options.class_weight[visit.piece.labels]
-        return costs
-
-    def _pass(self) -> EpochRecord:
-        """Visit every row once, piece by piece in random order; a stop may cut the pass short."""
-        epoch = len(self.history) + 1
-        began, waited = time.perf_counter(), self.feed.read_seconds
-        order = np.random.default_rng([self.options.seed, epoch]).permutation(len(self.rows.pieces))
-        loss_sum, dual_sum, done = 0.0, 0.0, 0
-        visits = self.feed.visit(order.tolist(), update=True)
-        with contextlib.closing(visits):
-            for index, visit in zip(order, visits, strict=False):
-                for n_rows, loss, dual in self._visit(visit, [self.options.seed, epoch, index]):
-                    loss_sum += loss
-                    dual_sum += dual
-                    done += n_rows
-                    self._report(done, n_rows)
-                if self._cut_short():
-                    break
-        return self._record(epoch, began, waited, loss_sum, dual_sum, done)
-
-    def _visit(self, visit: Visit, seed: list[int]) -> Iterator[tuple[int, float, float]]:
-        """Update a piece block by block; yield the rows, loss and dual of each block."""
-        piece = visit.piece
-        costs = self._costs(visit).astype(self.W.dtype)
-        order = np.random.default_rng(seed).permutation(len(piece.labels))
-        for start in range(0, len(order), self.updater.block_size):
-            rows = order[start : start + self.updater.block_size]
-            sums = self.updater.update(
-                piece.X, piece.labels, costs, visit.dual, rows, self.W, self._ratio
-            )
-            yield len(rows), sums.loss, sums.dual
+        self._done = 0
+        moved = self.team.bytes_moved
+        former = self._dealer.owners.tolist()
+        if epoch > 1:
+            self._dealer.redeal(epoch)
+        owners = self._dealer.owners.tolist()
+        if owners != former:
+            self._own(owners, former)
+        self.team.call("begin_version", self._version(epoch))
+        notes, n_rows, waited = _RoundNotes(), 0, 0.0
+        norms: list[SliceNorms] = []
+        for orders in self._dealer.orders(epoch):
+            sweeps, norms = self._round(epoch, orders, notes)
+            n_rows += sum(sweep.n_rows for sweep in sweeps)
+            waited += max(sweep.read_seconds for sweep in sweeps)
             if self._cut_short():
-                return
+                break
+        self.progress.epoch = epoch
+        return self._record(
+            norms,
+            notes,
+            rows_per_second=n_rows / max(time.perf_counter() - began, 1e-9),
+            read_seconds=waited,
+            bytes_moved=self.team.bytes_moved - moved,
+        )
+
+    def _version(self, epoch: int) -> str:
+        return f"{epoch:06d}-{self._session}"
+
+    def _round(
+        self, epoch: int, orders: list[list[list[int]]] | list[list[int]], notes: _RoundNotes
+    ) -> tuple[list[Sweep], list[SliceNorms]]:
+        """Sweep, weigh what the partitions found, and take the step."""
+        sigma = self.progress.sigma
+        step = Step(
+            epoch=epoch,
+            sigma=sigma,
+            ratio=self.progress.ratio,
+            seconds_left=self.options.time_limit_s - self.seconds,
+        )
+        sweeps: list[Sweep] = sorted(
+            self.team.call("sweep", orders, step), key=lambda sweep: sweep.partition
+        )
+        theta = np.ones(len(sweeps))
+        if not self._alone:
+            theta = self._weigh(sweeps, notes)
+        by_block = {
+            block: float(theta[sweep.partition]) for sweep in sweeps for block in sweep.blocks
+        }
+        norms = self.team.call("settle", theta.tolist(), by_block)
+        self._take_in(sweeps, theta)
+        _note_times(sweeps, notes, self.team.names)
+        notes.sigma = sigma
+        notes.thetas += theta.tolist()
+        return sweeps, norms
+
+    def _weigh(self, sweeps: list[Sweep], notes: _RoundNotes) -> NDArray[np.float64]:
+        """Choose theta, and the next round's sigma'."""
+        products = _add_products(self.team.call("multiply"))
+        notes.correlation = products.correlation
+        n_partitions = len(sweeps)
+        if self.options.aggregation == "averaging":
+            return np.full(n_partitions, 1 / n_partitions)
+        if self.options.aggregation == "adding":
+            return np.ones(n_partitions)
+        steady = self.progress.ratio > 1
+        self.progress.sigma = adapt_sigma(products, self.progress.sigma, steady=steady)
+        return choose_theta(np.array([self._gain(sweep) for sweep in sweeps]), products)
+
+    def _gain(self, sweep: Sweep) -> float:
+        """Return what a partition adds to sum_i D_i, in the units of the subproblem."""
+        before = math.fsum(self.progress.duals[block] for block in sweep.blocks)
+        return (math.fsum(sweep.duals) - before) / self.progress.ratio
+
+    def _take_in(self, sweeps: list[Sweep], theta: NDArray[np.float64]) -> None:
+        """Note the blocks' losses and duals; between two points D_i is above the chord."""
+        for sweep in sweeps:
+            share = float(theta[sweep.partition])
+            for block, loss, dual in zip(sweep.blocks, sweep.losses, sweep.duals, strict=True):
+                before = self.progress.duals[block]
+                self.progress.losses[block] = loss
+                self.progress.duals[block] = (
+                    dual if share == 1 else before + share * (dual - before)
+                )
 
     def _cut_short(self) -> bool:
-        return self._interruption.requested or self._seconds > self.options.time_limit_s
+        return self._interruption.requested or self.seconds > self.options.time_limit_s
 
-    def _report(self, done: int, added: int) -> None:
-        if done // _PROGRESS_ROWS != (done - added) // _PROGRESS_ROWS or done == self.n_samples:
-            for callback in self.callbacks:
-                callback.on_rows(done)
-
-    def _record(
-        self,
-        epoch: int,
-        began: float,
-        waited: float,
-        loss_sum: float,
-        dual_sum: float,
-        done: int,
-    ) -> EpochRecord:
-        dual_weights = self.W if self.centre is None else self.centre.dual_weights(self.W)
-        primal = loss_sum + 0.5 * _squared_norm(self.W)
-        dual_value = dual_sum - 0.5 * _squared_norm(dual_weights)
+    def _record(self, norms: list[SliceNorms], notes: _RoundNotes, **measured: Any) -> EpochRecord:
+        norms.sort(key=lambda norm: norm.slice)
+        dual_value = math.fsum(self.progress.duals) - 0.5 * _sum(norms, "dual_weights")
+        if self._alone:
+            primal = math.fsum(self.progress.losses) + 0.5 * _sum(norms, "weights")
+        else:
+            primal = dual_value + self._probe() + 0.5 * _sum(norms, "distance")
+        epoch = self.progress.epoch
         if not (math.isfinite(primal) and math.isfinite(dual_value)):
             raise ValueError(
                 f"primal and dual must stay finite, got {primal!r} and {dual_value!r} in epoch "
                 f"{epoch}: the features or C = {self.options.C!r} are too large for "
-                f"{self.W.dtype.name}. Scale the features, or compute in float64."
+                f"{self.options.dtype}. Scale the features, or compute in float64."
             )
-        self.dual_values.append(dual_value)
+        self.progress.dual_values.append(dual_value)
         return EpochRecord(
             epoch=epoch,
-            seconds=self._seconds,
-            rows_per_second=done / max(time.perf_counter() - began, 1e-9),
+            seconds=self.seconds,
             primal=primal,
             dual_value=dual_value,
             relative_gap=relative_gap(primal, dual_value),
             exact=False,
-            read_seconds=self.feed.read_seconds - waited,
-            acceleration=self._ratio,
+            acceleration=self.progress.ratio,
+            theta=min(notes.thetas),
+            sigma=notes.sigma,
+            correlation=notes.correlation,
+            slowest_seconds=notes.slowest,
+            median_seconds=notes.median,
+            late=notes.late,
+            **measured,
         )
+
+    def _probe(self) -> float:
+        n_rows = max(_PROBE_ROWS, round(_PROBE_SHARE * self.layout.n_samples))
+        probes = self.team.call("probe", self.progress.epoch, n_rows)
+        return math.fsum(probe.gap for probe in probes)
 
     def _stop_reason(self, epoch: int) -> StopReason | None:
         if self._interruption.requested:
             return "interrupted"
-        if self._seconds > self.options.time_limit_s:
+        if self.seconds > self.options.time_limit_s:
             return "time_limit"
         return "max_epochs" if epoch >= self.options.max_epochs else None
+
+    # Between epochs.
 
     def _certify(self) -> Certificate:
         """Recompute primal and dual over all rows, in float64, from W and the duals as kept.
@@ -274,78 +410,117 @@ class Run:
         digit: in float32, W drifts from them.
         """
         began = time.perf_counter()
-        sums = CertificateSums(self.loss, self.conversion, self.W)
-        for visit in self.feed.visit(range(len(self.rows.pieces)), update=False):
-            piece = visit.piece
-            sums.add(piece.X, piece.labels, self._costs(visit), visit.dual)
-        certificate = sums.certificate(self.options.tol)
-        if not certificate.certified:
-            self._exact_dual_weights = sums.dual_weights
-        self.certificate_seconds += time.perf_counter() - began
+        losses = self._take_sums(self.team.call("sum_certificate"))
+        norms = sorted(self.team.call("sum_exact"), key=lambda norm: norm.slice)
+        self._has_exact = True
+        certificate = Certificate.from_values(
+            losses + 0.5 * _sum(norms, "weights"),
+            math.fsum(self.progress.duals) - 0.5 * _sum(norms, "dual_weights"),
+            self.options.tol,
+        )
+        self.progress.certificate_seconds += time.perf_counter() - began
         return certificate
 
     def _certified_record(self, record: EpochRecord, certificate: Certificate) -> EpochRecord:
-        return EpochRecord(
-            epoch=record.epoch,
-            seconds=self._seconds,
-            rows_per_second=record.rows_per_second,
-            primal=certificate.primal,
-            dual_value=certificate.dual_value,
-            relative_gap=certificate.relative_gap,
-            exact=True,
-            read_seconds=record.read_seconds,
-            acceleration=record.acceleration,
-        )
+        values = asdict(record) | {
+            "seconds": self.seconds,
+            "primal": certificate.primal,
+            "dual_value": certificate.dual_value,
+            "relative_gap": certificate.relative_gap,
+            "exact": True,
+        }
+        return EpochRecord(**values)
 
     def _tell(self, record: EpochRecord) -> None:
-        self.history.append(record)
+        self.progress.history.append(record)
+        self._tell_one(record)
+
+    def _tell_one(self, record: EpochRecord) -> None:
+        """Tell the callbacks of an epoch, once however often the run goes back behind it."""
+        if record.epoch <= self._told:
+            return
+        self._told = record.epoch
+        wanted = self.team.near or any(callback.reads_weights for callback in self.callbacks)
+        W = self.team.weights() if wanted else None
         for callback in self.callbacks:
-            callback.on_epoch(record, self.W)
+            callback.on_epoch(record, W)
 
     def _advance(self, gap: float, stagnates: bool) -> None:
         """Move the centre of the accelerated loop, or decide whether to start it."""
-        self._take_off_drift()
-        if self.centre is not None:
+        if self._has_exact:
+            self.team.call("take_off_drift")
+            self._has_exact = False
+        if self.progress.ratio > 1:
             if stagnates:
-                self.centre.set_ratio(self.W, weaker_ratio(self.centre.ratio))
-            self.centre.advance(self.W)
+                self.progress.ratio = weaker_ratio(self.progress.ratio)
+            self.team.call("move_centre", self.progress.ratio, True)
         elif self.options.acceleration != "off":
             always = self.options.acceleration == "on"
-            ratio = choose_ratio(self.dual_values, gap, self.options.tol, always=always)
+            ratio = choose_ratio(self.progress.dual_values, gap, self.options.tol, always=always)
             if ratio > 1:
                 logger.info("Accelerated outer loop from here, r = %.3g.", ratio)
-                self.centre = MovingCentre(self.W, ratio)
+                self.progress.ratio = ratio
+                self.progress.sigma = float(self.layout.n_partitions)
+                self.team.call("move_centre", ratio, False)
                 self._watch.restart()
 
-    def _take_off_drift(self) -> None:
-        """Make W agree with the duals, whose weights the last certificate has summed anew."""
-        if self._exact_dual_weights is None:
+    def _commit(self) -> None:
+        """Have the state on disk, if it is time."""
+        if self._state is None:
             return
-        exact = self._exact_dual_weights.astype(self.W.dtype)
-        self._exact_dual_weights = None
-        if self.centre is None:
-            self.W[:] = exact
-        else:
-            self.centre.refresh(self.W, exact)
+        due = time.perf_counter() - self._committed >= self.options.checkpoint_s
+        if not (due or self._streamed):
+            return
+        version = self._version(self.progress.epoch)
+        self.team.call("save", version)
+        self.progress.schedule = self._schedule.to_dict()
+        self.progress.watch = self._watch.to_dict()
+        values = self.progress.to_dict() | {"seconds": self.seconds}
+        self._state.commit(version, {"progress": values})
+        self._committed = time.perf_counter()
 
     def _result(self, certificate: Certificate, stop_reason: StopReason) -> FitResult:
+        W = self.team.weights()
         d = self.rows.n_features
         constant = self.options.constant
-        intercept = self.W[d] * constant if constant else np.zeros_like(self.W[0])
+        intercept = W[d] * constant if constant else np.zeros_like(W[0])
         return FitResult(
-            W=self.W[:d],
-            intercept=intercept.astype(self.W.dtype),
+            W=W[:d],
+            intercept=intercept.astype(W.dtype),
             certificate=certificate,
-            history=tuple(self.history),
+            history=tuple(self.progress.history),
             stop_reason=stop_reason,
-            epochs=len(self.history),
-            seconds=self._seconds,
-            certificate_seconds=self.certificate_seconds,
+            epochs=self.progress.epoch,
+            seconds=self.seconds,
+            certificate_seconds=self.progress.certificate_seconds,
             solver=self._solver,
-            timings=self.updater.timings,
+            timings=self.team.timings(),
         )
 
 
-def _squared_norm(W: Array) -> float:
-    """Return |W|^2, summed in float64."""
-    return float(np.einsum("ij,ij->", W, W, dtype=np.float64))
+def _add_products(parts: list[SliceProducts]) -> RoundProducts:
+    """Add the slices' products, in the slices' order."""
+    parts.sort(key=lambda part: part.slice)
+    gram = np.zeros_like(parts[0].gram)
+    slopes = np.zeros_like(parts[0].slopes)
+    for part in parts:
+        gram += part.gram
+        slopes += part.slopes
+    return RoundProducts(gram=gram, slopes=slopes)
+
+
+def _sum(norms: list[SliceNorms], name: str) -> float:
+    return math.fsum(getattr(norm, name) for norm in norms)
+
+
+def _note_times(sweeps: list[Sweep], notes: _RoundNotes, names: tuple[str, ...]) -> None:
+    """Note who was slowest, and by how much."""
+    by_member: dict[int, float] = {}
+    for sweep in sweeps:
+        by_member[sweep.member] = by_member.get(sweep.member, 0.0) + sweep.seconds
+    seconds = sorted(by_member.values())
+    median = seconds[(len(seconds) - 1) // 2]
+    if seconds[-1] > notes.slowest:
+        notes.slowest, notes.median = seconds[-1], median
+        slowest = max(by_member, key=lambda member: by_member[member])
+        notes.late = names[slowest] if seconds[-1] > 1.5 * median else ""

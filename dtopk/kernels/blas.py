@@ -81,8 +81,8 @@ def gemm(
     )
 
 
-def gram(a: np.ndarray, out: np.ndarray) -> None:
-    """Compute the lower triangle of ``out = a @ a.T`` in place; the upper one is left alone.
+def gram(a: np.ndarray, out: np.ndarray, *, alpha: float = 1.0) -> None:
+    """Compute the lower triangle of ``out = alpha * a @ a.T``; the upper one is left alone.
 
     Parameters
     ----------
@@ -90,6 +90,7 @@ def gram(a: np.ndarray, out: np.ndarray) -> None:
         Unit stride along its rows.
     out : ndarray of shape (p, p), the dtype of `a`
         Unit stride along its rows.
+    alpha : float
     """
     assert a.dtype == out.dtype
     assert out.shape == (a.shape[0], a.shape[0])
@@ -107,7 +108,7 @@ def gram(a: np.ndarray, out: np.ndarray) -> None:
         b"T",
         ref(integer(a.shape[0])),
         ref(integer(a.shape[1])),
-        ref(scalar(1.0)),
+        ref(scalar(alpha)),
         a.ctypes.data,
         ref(integer(lda)),
         ref(scalar(0.0)),

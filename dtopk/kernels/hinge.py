@@ -29,6 +29,21 @@ def _negate_and_difference(x, total, label, old, delta):
 
 
 @njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
+def _product_with_new_scores(scores, dual, delta, norm, label):
+    """Return <a, u> at the new dual row a and the row's scores after it, ``scores + K delta``.
+
+    The label's score is taken off, as the entries of a sum to zero but for rounding. A sweep of
+    its own that writes nothing: beside the writing of :func:`_negate_and_difference` the order of
+    the sum would depend on where the rows lie in memory (:mod:`dtopk.kernels.workspace`).
+    """
+    own = scores[label] + norm * delta[label]
+    total = dual.dtype.type(0)
+    for j in range(dual.size):
+        total += dual[j] * ((scores[j] - own) + norm * delta[j])
+    return total
+
+
+@njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
 def _sum_of_squares(x):
     total = x.dtype.type(0)
     for j in range(x.size):
@@ -74,10 +89,15 @@ def update_rows_hinge(
     ``K = gram[i, i]``: with a = (-x, s) that is the biased projection of
     ``b = (1 + q_o - q_y) / (K + gamma/C)`` onto the domain of radius C.
 
+    The loss comes with it: a maximises ``D_i(a) - <u, a>`` too, with u the row's scores after
+    its update, so that the inequality of Fenchel and Young is an equality,
+    ``C_i L_i(u) = D_i(a) - <u, a>``.
+
     Parameters
     ----------
     scores : ndarray of shape (n_rows, m), float32 or float64
-        X W before any of rows first to last has changed; each row holds its exact scores after.
+        X W before any of rows first to last has changed; each row holds the scores that it was
+        solved at after.
     gram : ndarray of shape (n_rows, n_rows), the dtype of scores
         X X', lower triangle and diagonal.
     dual, delta : ndarray of shape (n_rows, m), the dtype of scores
@@ -91,8 +111,10 @@ def update_rows_hinge(
 
     Returns
     -------
-    float
+    dual_sum : float
         sum_i D_i(a_i) over the rows, at their new duals.
+    loss_sum : float
+        sum_i C_i L_i over the rows, each at its scores after its own update.
     """
     m = scores.shape[1]
     dtype = scores.dtype.type
@@ -100,11 +122,12 @@ def update_rows_hinge(
     top = np.empty(k + 1, scores.dtype)
     changed = np.empty(last - first, np.int64)
     n_changed = 0
-    value = 0.0
+    dual_sum, loss_sum = 0.0, 0.0
     tiny = np.sqrt(np.finfo(scores.dtype).tiny)
     for i in range(first, last):
         correct_scores(scores, gram, delta, changed, n_changed, i)
         label, cost, norm = labels[i], costs[i], gram[i, i]
+        term = 0.0
         if cost == 0:
             x[:] = 0
             total = dtype(0)
@@ -120,11 +143,13 @@ def update_rows_hinge(
             penalty = float(_sum_of_squares(x))
             if smoothing == MOREAU:
                 penalty += float(total) * total
-            value += total - gamma / (2 * cost) * penalty
+            term = total - gamma / (2 * cost) * penalty
         if _negate_and_difference(x, total, label, dual[i], delta[i]) > 0:
             changed[n_changed] = i
             n_changed += 1
-    return value
+        dual_sum += term
+        loss_sum += term - _product_with_new_scores(scores[i], dual[i], delta[i], norm, label)
+    return dual_sum, loss_sum
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -94,14 +94,17 @@ class Loss(ABC):
         costs: Array,
         first: int,
         last: int,
-    ) -> float:
+    ) -> tuple[float, float]:
         """Maximise the dual over rows first to last of a block, each exactly and in order.
+
+        Where a row is solved, the inequality of Fenchel and Young is an equality at its scores u
+        after its own update, ``C_i L_i(u) = D_i(a_i) - <u, a_i>``: its loss comes with the dual.
 
         Parameters
         ----------
         scores : ndarray of shape (n_rows, n_classes), float32 or float64
-            ``X @ W`` before any of these rows has changed. Each row holds its exact scores, those
-            at which it was solved, afterwards.
+            ``X @ W`` before any of these rows has changed. Each row holds the exact scores at
+            which it was solved, before its own update, afterwards.
         gram : ndarray of shape (n_rows, n_rows), the dtype of `scores`
             ``X @ X.T``; diagonal and lower triangle are read.
         dual : ndarray of shape (n_rows, n_classes), the dtype of `scores`
@@ -114,8 +117,11 @@ class Loss(ABC):
 
         Returns
         -------
-        float
+        dual_sum : float
             ``sum_i D_i(a_i)`` over the rows, at their new duals.
+        loss_sum : float
+            ``sum_i C_i L_i`` over the rows, each at its scores after its own update; a row of
+            cost 0 adds 0.
         """
 
     @abstractmethod

@@ -103,9 +103,9 @@ class TopKHinge(Loss):
         costs: Array,
         first: int,
         last: int,
-    ) -> float:
+    ) -> tuple[float, float]:
         """See :meth:`Loss.update_rows`."""
-        value: float = kernels.update_rows_hinge(
+        sums: tuple[float, float] = kernels.update_rows_hinge(
             scores,
             gram,
             dual,
@@ -119,7 +119,7 @@ class TopKHinge(Loss):
             first,
             last,
         )
-        return value
+        return sums
 
     def make_feasible(
         self, dual: Array, labels: LabelArray, costs: NDArray[np.float64]

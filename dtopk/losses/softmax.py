@@ -59,12 +59,12 @@ class Softmax(Loss):
         costs: Array,
         first: int,
         last: int,
-    ) -> float:
+    ) -> tuple[float, float]:
         """See :meth:`Loss.update_rows`."""
-        value: float = kernels.update_rows_softmax(
+        sums: tuple[float, float] = kernels.update_rows_softmax(
             scores, gram, dual, delta, labels, costs, first, last
         )
-        return value
+        return sums
 
     def make_feasible(
         self, dual: Array, labels: LabelArray, costs: NDArray[np.float64]

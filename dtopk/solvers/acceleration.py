@@ -37,8 +37,10 @@ class MovingCentre:
     def __init__(self, W: Array, ratio: float) -> None:
         self.ratio = ratio
         # With the first centre at W itself, c Z + X'A / r is W: nothing jumps at the start.
-        self._centre = W.copy()
-        self._previous = W.copy()
+        self.centre: Array = W.copy()
+        """Z."""
+        self.previous: Array = W.copy()
+        """The weights when the centre last moved ahead."""
 
     @property
     def _share(self) -> float:
@@ -55,7 +57,7 @@ class MovingCentre:
         -------
         ndarray of shape (width, n_classes), the dtype of W
         """
-        weights: Array = self.ratio * (W - W.dtype.type(self._share) * self._centre)
+        weights: Array = self.ratio * (W - W.dtype.type(self._share) * self.centre)
         return weights
 
     def set_ratio(self, W: Array, ratio: float) -> None:
@@ -84,7 +86,7 @@ class MovingCentre:
     def _place_centre(self, W: Array, dual_weights: Array) -> None:
         """Solve W = c Z + X'A / r for the centre."""
         kind = W.dtype.type
-        self._centre = ((W - dual_weights / kind(self.ratio)) / kind(self._share)).astype(W.dtype)
+        self.centre = ((W - dual_weights / kind(self.ratio)) / kind(self._share)).astype(W.dtype)
 
     def advance(self, W: Array) -> None:
         """Move the centre ahead of W, with momentum, and W with it, in place.
@@ -95,7 +97,7 @@ class MovingCentre:
         """
         root = math.sqrt(1.0 / self.ratio)
         momentum = W.dtype.type((1.0 - root) / (1.0 + root))
-        ahead = W + momentum * (W - self._previous)
-        np.copyto(self._previous, W)
-        W += W.dtype.type(self._share) * (ahead - self._centre)
-        self._centre = ahead
+        ahead = W + momentum * (W - self.previous)
+        np.copyto(self.previous, W)
+        W += W.dtype.type(self._share) * (ahead - self.centre)
+        self.centre = ahead

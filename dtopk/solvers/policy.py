@@ -1,6 +1,7 @@
 """When to accelerate, and when to look whether the tolerance is reached, from what a run shows."""
 
 import math
+from collections.abc import Mapping
 
 _FIRST_DECISION = 3
 """The dual's last two ascents are compared from so many passes on."""
@@ -97,6 +98,14 @@ class StagnationWatch:
         self._best = 1.0
         self._passes = 0
 
+    def to_dict(self) -> dict[str, float]:
+        """Return what has been seen, as JSON values."""
+        return {"best": self._best, "passes": self._passes}
+
+    def restore(self, values: Mapping[str, float]) -> None:
+        """Take over what `to_dict` gave."""
+        self._best, self._passes = values["best"], int(values["passes"])
+
     def stagnates(self, estimate: float) -> bool:
         """Take in the estimate of a pass; say whether the last passes brought nothing.
 
@@ -144,6 +153,17 @@ class CheckSchedule:
         self._previous = 1.0
         self._guess = 1.0
         self._correction = 1.0
+
+    def to_dict(self) -> dict[str, float]:
+        """Return what has been seen, as JSON values."""
+        return {
+            "previous": self._previous, "guess": self._guess, "correction": self._correction,
+        }  # fmt: skip
+
+    def restore(self, values: Mapping[str, float]) -> None:
+        """Take over what `to_dict` gave."""
+        self._previous, self._guess = values["previous"], values["guess"]
+        self._correction = values["correction"]
 
     def due(self, estimate: float) -> bool:
         """Take in the estimate of a pass; say whether the gap is likely to be within `tol`.

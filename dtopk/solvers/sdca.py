@@ -88,8 +88,6 @@ class Timings:
     """S = X W."""
     inner: float = 0.0
     """The rows' own problems and the corrections between them."""
-    values: float = 0.0
-    """Losses at the scores the rows were solved at."""
     update: float = 0.0
     """W += X' dA."""
 
@@ -103,7 +101,7 @@ class BlockSums:
     """What a block adds to the running primal and dual."""
 
     loss: float
-    """sum_i C_i L_i at the scores each row was solved at."""
+    """sum_i C_i L_i at each row's scores after its own update."""
     dual: float
     """sum_i D_i at the new duals."""
 
@@ -143,6 +141,7 @@ class BlockUpdater:
         rows: NDArray[np.int64],
         W: Array,
         ratio: float,
+        sigma: float = 1.0,
     ) -> BlockSums:
         """Maximise the dual over some rows, one after the other, and bring W up to date.
 
@@ -161,6 +160,9 @@ class BlockUpdater:
         ratio : float, at least 1
             r of the accelerated outer loop (:mod:`dtopk.solvers.acceleration`): the rows are
             solved for costs/r, and W moves by X' dA / r; 1 for plain SDCA.
+        sigma : float, at least 1
+            sigma' of a partition among others (:mod:`dtopk.solvers.dual_step`): W moves by so many
+            times its own change, and each row takes its own curvature for as much greater.
 
         Returns
         -------
@@ -174,20 +176,18 @@ class BlockUpdater:
         take_duals(dual, rows, W.dtype.type(1 / ratio), a)
         y, cost = labels[rows], costs[rows] / W.dtype.type(ratio)
         clock.append(time.perf_counter())
-        gram(block, G)
+        gram(block, G, alpha=sigma)
         clock.append(time.perf_counter())
         gemm(block, W, scores)
         clock.append(time.perf_counter())
-        dual_value = self._solve_rows(scores, G, a, delta, y, cost)
+        dual_sum, loss_sum = self._solve_rows(scores, G, a, delta, y, cost)
         clock.append(time.perf_counter())
-        loss_value = float(cost.astype(np.float64) @ self.loss.values(scores, y))
-        clock.append(time.perf_counter())
-        gemm(block.T, delta, W, beta=1.0)
+        gemm(block.T, delta, W, alpha=sigma, beta=1.0)
         clock.append(time.perf_counter())
         put_duals(a, rows, W.dtype.type(ratio), dual)
         clock.append(time.perf_counter())
         self._add_times(clock)
-        return BlockSums(loss=ratio * loss_value, dual=ratio * dual_value)
+        return BlockSums(loss=ratio * loss_sum, dual=ratio * dual_sum)
 
     def _solve_rows(
         self,
@@ -197,21 +197,22 @@ class BlockUpdater:
         delta: Array,
         labels: NDArray[np.int32],
         costs: Array,
-    ) -> float:
-        value = 0.0
+    ) -> tuple[float, float]:
+        dual_sum, loss_sum = 0.0, 0.0
         n_rows = len(scores)
         for first in range(0, n_rows, _GROUP_ROWS):
             last = min(first + _GROUP_ROWS, n_rows)
-            value += self.loss.update_rows(scores, G, dual, delta, labels, costs, first, last)
+            sums = self.loss.update_rows(scores, G, dual, delta, labels, costs, first, last)
+            dual_sum += sums[0]
+            loss_sum += sums[1]
             if last < n_rows:
                 gemm(G[last:, first:last], delta[first:last], scores[last:], beta=1.0)
-        return value
+        return dual_sum, loss_sum
 
     def _add_times(self, clock: list[float]) -> None:
         spent = np.diff(clock)
-        self.timings.convert += spent[0] + spent[6]
+        self.timings.convert += spent[0] + spent[5]
         self.timings.gram += spent[1]
         self.timings.scores += spent[2]
         self.timings.inner += spent[3]
-        self.timings.values += spent[4]
-        self.timings.update += spent[5]
+        self.timings.update += spent[4]

@@ -88,40 +88,81 @@ def test_probabilities_sum_to_one_at_any_scores():
         np.testing.assert_allclose(p, [[1, 0, 0], [1 / 3] * 3], rtol=1e-6)
 
 
-def test_hinge_update_of_one_row_gives_hand_computed_duals():
-    """k = 1, two classes, K = 2, C = 10, W = 0.
-
-    max_s s - K/2 (s^2 + s^2) = s - 2 s^2: s = 1/4, far from the bound.
-    """
-    loss = make_loss("topk_hinge_alpha")
-    dual, delta = np.zeros((1, 2)), np.empty((1, 2))
-    value = loss.update_rows(
-        np.zeros((1, 2)),
-        np.array([[2.0]]),
+def update(loss, scores, norm, label, cost):
+    """Update a row from a dual of zero; return the new dual, D_i and C L."""
+    dual, delta = np.zeros((1, len(scores))), np.empty((1, len(scores)))
+    sums = loss.update_rows(
+        np.array([scores], float),
+        np.array([[norm]], float),
         dual,
         delta,
-        np.zeros(1, np.int32),
-        np.array([10.0]),
+        np.array([label], np.int32),
+        np.array([cost], float),
         0,
         1,
     )
-    np.testing.assert_allclose(dual, [[0.25, -0.25]])
-    np.testing.assert_allclose(delta, dual)
-    assert value == pytest.approx(0.25)
+    np.testing.assert_array_equal(delta, dual)
+    return dual[0], *sums
+
+
+def test_hinge_update_inside_the_domain_gives_hand_computed_duals_and_no_loss():
+    """k = 1, two classes, K = 2, C = 10, W = 0.
+
+    max_s s - K/2 (s^2 + s^2) = s - 2 s^2: s = 1/4, far from the bound. The scores become
+    K (s, -s) = (1/2, -1/2): the margin is kept.
+    """
+    dual, dual_sum, loss_sum = update(make_loss("topk_hinge_alpha"), [0, 0], 2, 0, 10)
+    np.testing.assert_allclose(dual, [0.25, -0.25])
+    assert dual_sum == pytest.approx(0.25)
+    assert loss_sum == pytest.approx(0, abs=1e-15)
+
+
+def test_hinge_update_at_the_bound_gives_the_loss_that_is_left():
+    """As above with C = 0.1: s = C, the scores become (0.2, -0.2), the loss is 1 - 0.4."""
+    dual, dual_sum, loss_sum = update(make_loss("topk_hinge_alpha"), [0, 0], 2, 0, 0.1)
+    np.testing.assert_allclose(dual, [0.1, -0.1])
+    assert dual_sum == pytest.approx(0.1)
+    assert loss_sum == pytest.approx(0.1 * 0.6)
+
+
+def test_smooth_hinge_update_gives_the_smoothed_loss_that_is_left():
+    """k = 1, two classes, gamma = 2, K = 1, C = 2, W = 0.
+
+    max_s s - gamma/(2C) s^2 - K s^2 = s - 3/2 s^2: s = 1/3, D_i = 1/3 - 1/18. The scores become
+    (1/3, -1/3), h = 1/3 and L = max_x h x - x^2 = h^2/4 = 1/36.
+    """
+    loss = make_loss("topk_hinge_beta", gamma=2.0)
+    dual, dual_sum, loss_sum = update(loss, [0, 0], 1, 0, 2)
+    np.testing.assert_allclose(dual, [1 / 3, -1 / 3])
+    assert dual_sum == pytest.approx(5 / 18)
+    assert loss_sum == pytest.approx(2 / 36)
 
 
 def test_softmax_update_of_a_row_without_curvature_is_the_softmax_of_its_scores():
-    """K = 0, equal scores of four classes, C = 2: p = 1/4, a = -C p, D_i = C log 4."""
-    dual, delta = np.zeros((1, 4)), np.empty((1, 4))
-    value = make_loss("softmax").update_rows(
-        np.zeros((1, 4)),
-        np.zeros((1, 1)),
-        dual,
-        delta,
-        np.array([1], np.int32),
-        np.array([2.0]),
-        0,
-        1,
-    )
-    np.testing.assert_allclose(dual, [[-0.5, 1.5, -0.5, -0.5]])
-    assert value == pytest.approx(2 * LOG(4))
+    """K = 0, equal scores of four classes, C = 2: p = 1/4, a = -C p, D_i = C L = C log 4."""
+    dual, dual_sum, loss_sum = update(make_loss("softmax"), [0, 0, 0, 0], 0, 1, 2)
+    np.testing.assert_allclose(dual, [-0.5, 1.5, -0.5, -0.5])
+    assert dual_sum == pytest.approx(2 * LOG(4))
+    assert loss_sum == pytest.approx(2 * LOG(4))
+
+
+@pytest.mark.parametrize("norm", [0.1, 4.0])
+def test_softmax_update_that_makes_two_scores_equal_leaves_a_loss_of_log_2(norm):
+    """Scores (0, K C): with p = 1/2 they become (K C/2, K C/2), of which p is the softmax."""
+    dual, dual_sum, loss_sum = update(make_loss("softmax"), [0, 3 * norm], norm, 0, 3)
+    np.testing.assert_allclose(dual, [1.5, -1.5])
+    assert dual_sum == pytest.approx(3 * LOG(2))
+    assert loss_sum == pytest.approx(3 * LOG(2))
+
+
+def test_softmax_update_of_a_row_far_from_its_label_leaves_the_distance():
+    """K = 0 or next to it, p_y = e^-500: the loss is 500."""
+    for norm in (0.0, 1e-12):
+        _, _, loss_sum = update(make_loss("softmax"), [0, 500], norm, 0, 1)
+        assert loss_sum == pytest.approx(500)
+
+
+def test_softmax_update_of_a_row_near_its_label_keeps_the_digits_of_a_small_loss():
+    """K = 0, p = (1, e^-50) but for e^-100: the loss is e^-50."""
+    _, _, loss_sum = update(make_loss("softmax"), [50, 0], 0, 0, 1)
+    assert loss_sum == pytest.approx(np.exp(-50), rel=1e-13)

@@ -18,9 +18,9 @@ def eps(dtype):
 
 
 def update_one(loss, scores, norm, dual, label, cost, dtype):
-    """Update one row; return its new dual and the D_i that the kernel says it has."""
+    """Update one row; return its new dual, and D_i and C L_i as the kernel gives them."""
     a, delta = dual[None].astype(dtype), np.empty((1, len(dual)), dtype)
-    value = loss.update_rows(
+    sums = loss.update_rows(
         scores[None].astype(dtype),
         np.full((1, 1), norm, dtype),
         a,
@@ -31,7 +31,7 @@ def update_one(loss, scores, norm, dual, label, cost, dtype):
         1,
     )
     np.testing.assert_allclose(delta, a - dual[None].astype(dtype), atol=2 * eps(dtype) * cost)
-    return a[0].astype(float), value
+    return a[0].astype(float), *sums
 
 
 def row_problems(loss, rng, dtype):
@@ -72,7 +72,7 @@ def objective_size(scores, norm, dual, cost):
 def test_update_equals_an_independent_solution(loss, rng):
     for scores, norm, dual, label, cost in row_problems(loss, rng, np.float64):
         q = scores - norm * dual
-        a, _ = update_one(loss, scores, norm, dual, label, cost, np.float64)
+        a, _, _ = update_one(loss, scores, norm, dual, label, cost, np.float64)
         expected = testing.update_row(loss, q, norm, label, cost)
         if norm == 0 and not loss.smooth:
             # A linear problem with ties: only its value is determined.
@@ -93,7 +93,7 @@ def test_update_equals_an_independent_solution(loss, rng):
 def test_no_feasible_dual_is_better_than_the_update(loss, dtype, rng):
     for scores, norm, dual, label, cost in row_problems(loss, rng, dtype):
         q = scores - norm * dual
-        a, _ = update_one(loss, scores, norm, dual, label, cost, dtype)
+        a, _, _ = update_one(loss, scores, norm, dual, label, cost, dtype)
         labels, costs = np.array([label], np.int32), np.array([cost])
         feasible = a[None].copy()
         loss.make_feasible(feasible, labels, costs)
@@ -112,7 +112,7 @@ def test_no_feasible_dual_is_better_than_the_update(loss, dtype, rng):
 @both_dtypes
 def test_update_is_feasible_to_rounding(loss, dtype, rng):
     for scores, norm, dual, label, cost in row_problems(loss, rng, dtype):
-        a, _ = update_one(loss, scores, norm, dual, label, cost, dtype)
+        a, _, _ = update_one(loss, scores, norm, dual, label, cost, dtype)
         assert testing.infeasibility(loss, a, label, cost) <= 64 * eps(dtype)
 
 
@@ -120,7 +120,7 @@ def test_update_is_feasible_to_rounding(loss, dtype, rng):
 @both_dtypes
 def test_update_returns_the_dual_term_of_the_new_row(loss, dtype, rng):
     for scores, norm, dual, label, cost in row_problems(loss, rng, dtype):
-        a, value = update_one(loss, scores, norm, dual, label, cost, dtype)
+        a, value, _ = update_one(loss, scores, norm, dual, label, cost, dtype)
         expected = testing.dual_term(loss, a, label, cost)
         slack = 64 * eps(dtype) * objective_size(scores, norm, dual, cost)
         assert value == pytest.approx(expected, abs=slack)
@@ -128,11 +128,32 @@ def test_update_returns_the_dual_term_of_the_new_row(loss, dtype, rng):
 
 @every_loss
 @both_dtypes
+def test_update_returns_the_loss_at_the_scores_after_it(loss, dtype, rng):
+    """C L(u + K (a_new - a_old)), for rows that are zero, tied, huge or hardly there too."""
+    for scores, norm, dual, label, cost in row_problems(loss, rng, dtype):
+        a, _, value = update_one(loss, scores, norm, dual, label, cost, dtype)
+        expected = cost * testing.loss_value(loss, scores + norm * (a - dual), label)
+        # The scores are known no better than what K times a rounding of the dual makes of them.
+        slack = 16 * eps(dtype) * objective_size(scores, norm, dual, cost)
+        assert value == pytest.approx(expected, rel=16 * eps(dtype), abs=slack)
+
+
+@every_loss
+@both_dtypes
+def test_update_of_a_row_without_cost_returns_no_loss(loss, dtype, rng):
+    scores, dual = rng.normal(size=(2, N_CLASSES))
+    a, dual_sum, loss_sum = update_one(loss, scores, 2.0, dual, 3, 0.0, dtype)
+    assert not a.any()
+    assert (dual_sum, loss_sum) == (0, 0)
+
+
+@every_loss
+@both_dtypes
 def test_a_second_update_changes_nothing(loss, dtype, rng):
     for scores, norm, dual, label, cost in row_problems(loss, rng, dtype):
-        a, _ = update_one(loss, scores, norm, dual, label, cost, dtype)
+        a, _, _ = update_one(loss, scores, norm, dual, label, cost, dtype)
         moved = scores + norm * (a - dual)
-        again, _ = update_one(loss, moved, norm, a, label, cost, dtype)
+        again, _, _ = update_one(loss, moved, norm, a, label, cost, dtype)
         before = row_objective(loss, a, scores - norm * dual, norm, label, cost)
         after = row_objective(loss, again, scores - norm * dual, norm, label, cost)
         slack = 128 * eps(dtype) * objective_size(scores, norm, dual, cost)
@@ -182,6 +203,27 @@ def test_block_update_equals_one_row_at_a_time(loss, rng):
         counted = np.einsum("ij,ij->i", X, X) > 0
         # A zero row may break the ties of its linear problem in any way.
         np.testing.assert_allclose(dual[counted], slow[counted], atol=1e-11)
+
+
+@every_loss
+@both_dtypes
+@pytest.mark.parametrize("C", [1e-6, 0.1, 3.0])
+def test_block_update_returns_the_losses_at_the_scores_after_each_row(loss, dtype, rng, C):
+    X, labels, costs = block(rng, dtype, weights=C * rng.choice([0.0, 0.5, 2.0], 40))
+    dual, delta = np.zeros((40, N_CLASSES), dtype), np.empty((40, N_CLASSES), dtype)
+    wide = X.astype(float)
+    for _ in range(3):
+        W = wide.T @ dual
+        old, scores = dual.astype(float), X @ W.astype(dtype)
+        _, loss_sum = loss.update_rows(scores, X @ X.T, dual, delta, labels, costs, 0, 40)
+        expected, size = 0.0, 0.0
+        for x, u, a, change, label, cost in zip(
+            wide, scores, old, delta, labels, costs.astype(float), strict=True
+        ):
+            W += np.outer(x, change)
+            expected += cost * testing.loss_value(loss, x @ W, label)
+            size += objective_size(u, x @ x, a, cost)
+        assert loss_sum == pytest.approx(expected, rel=0, abs=4 * eps(dtype) * float(size))
 
 
 @every_loss

@@ -1,0 +1,226 @@
+"""The dual variables of the blocks that a process has, in memory or on disk.
+
+A round changes candidates. What counts are the duals before it until the round is settled, when
+each block goes a share theta of the way to its candidate.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from dtopk.engine.rows import PieceRange
+from dtopk_storage import RunState
+
+Array = NDArray[Any]
+
+
+class Duals(Protocol):
+    """Where the dual variables are between the visits of their rows."""
+
+    shared: bool
+    """Whether every process sees them where they are."""
+
+    def load(self, block: int) -> Array:
+        """Return the duals of a block, of shape (n_rows, n_classes), to be changed in place."""
+
+    def keep(self, block: int, dual: Array) -> None:
+        """Take back what was changed, as the candidate."""
+
+    def settle(self, theta: Mapping[int, float]) -> None:
+        """Go a share of the way to the candidate of each block."""
+
+    def read(self, block: int) -> Array:
+        """Return the duals that count, not to be changed."""
+
+    def put(self, block: int, dual: Array) -> None:
+        """Take duals that count from now on."""
+
+    def drop(self, blocks: Iterable[int]) -> None:
+        """Forget blocks that another process has now."""
+
+    def begin(self, version: str) -> None:
+        """Write what follows under a version, once all of the version before is committed."""
+
+    def save(self, state: RunState, version: str) -> int:
+        """Have all duals in the state under a version; return the bytes written."""
+
+    def restore(self, state: RunState, version: str, blocks: Iterable[int]) -> None:
+        """Take over the duals of blocks from a version of the state."""
+
+
+def dual_name(block: int) -> str:
+    """Return the name of a block's duals in a run's state.
+
+    Parameters
+    ----------
+    block : int
+    """
+    return f"dual/{block:07d}"
+
+
+def _combine(old: Array, candidate: Array, theta: float) -> Array:
+    """Go a share of the way, in place of the candidate."""
+    candidate -= old
+    candidate *= candidate.dtype.type(theta)
+    candidate += old
+    return candidate
+
+
+class MemoryDuals:
+    """Duals in memory, zero at the start.
+
+    Parameters
+    ----------
+    blocks : sequence of PieceRange
+        All blocks of the run.
+    n_classes : int
+    dtype : dtype
+    in_place : bool
+        Whether a round is always gone to its end, so that candidates need no copy.
+    """
+
+    shared = False
+
+    def __init__(
+        self, blocks: tuple[PieceRange, ...], n_classes: int, dtype: DTypeLike, *, in_place: bool
+    ) -> None:
+        self._blocks = blocks
+        self._n_classes = n_classes
+        self._dtype = np.dtype(dtype)
+        self._in_place = in_place
+        self._values: dict[int, Array] = {}
+        self._candidates: dict[int, Array] = {}
+
+    def load(self, block: int) -> Array:
+        """See :meth:`Duals.load`."""
+        return self.read(block) if self._in_place else self.read(block).copy()
+
+    def keep(self, block: int, dual: Array) -> None:
+        """See :meth:`Duals.keep`."""
+        if not self._in_place:
+            self._candidates[block] = dual
+
+    def settle(self, theta: Mapping[int, float]) -> None:
+        """See :meth:`Duals.settle`."""
+        for block, candidate in self._candidates.items():
+            if theta[block] == 1.0:
+                self._values[block] = candidate
+            elif theta[block] > 0.0:
+                self._values[block] = _combine(self._values[block], candidate, theta[block])
+        self._candidates = {}
+
+    def read(self, block: int) -> Array:
+        """See :meth:`Duals.read`."""
+        values = self._values.get(block)
+        if values is None:
+            values = np.zeros((self._blocks[block].n_rows, self._n_classes), self._dtype)
+            self._values[block] = values
+        return values
+
+    def put(self, block: int, dual: Array) -> None:
+        """See :meth:`Duals.put`."""
+        self._values[block] = dual
+
+    def drop(self, blocks: Iterable[int]) -> None:
+        """See :meth:`Duals.drop`."""
+        for block in blocks:
+            self._values.pop(block, None)
+
+    def begin(self, version: str) -> None:
+        """Do nothing: nothing is written before it is asked for."""
+
+    def save(self, state: RunState, version: str) -> int:
+        """See :meth:`Duals.save`."""
+        return sum(
+            state.write_array(version, dual_name(block), values)
+            for block, values in self._values.items()
+        )
+
+    def restore(self, state: RunState, version: str, blocks: Iterable[int]) -> None:
+        """See :meth:`Duals.restore`."""
+        self._candidates = {}
+        self._values = {
+            block: state.read_array(version, dual_name(block)) for block in sorted(blocks)
+        }
+
+
+class StreamedDuals:
+    """Duals in the state of the run, read and written with every visit.
+
+    What a version holds is written once, while the version before stays as it is: a run that is
+    killed has it to go back to.
+
+    Parameters
+    ----------
+    state : RunState
+    blocks : sequence of PieceRange
+        All blocks of the run.
+    n_classes : int
+    dtype : dtype
+    """
+
+    shared = True
+
+    def __init__(
+        self, state: RunState, blocks: tuple[PieceRange, ...], n_classes: int, dtype: DTypeLike
+    ) -> None:
+        self._state = state
+        self._blocks = blocks
+        self._n_classes = n_classes
+        self._dtype = np.dtype(dtype)
+        self._base: str | None = None
+        self._version = ""
+        self._moved: set[int] = set()
+        self._kept: set[int] = set()
+
+    def load(self, block: int) -> Array:
+        """See :meth:`Duals.load`."""
+        return self.read(block)
+
+    def read(self, block: int) -> Array:
+        """See :meth:`Duals.read`."""
+        version = self._version if block in self._moved else self._base
+        if version is None:
+            return np.zeros((self._blocks[block].n_rows, self._n_classes), self._dtype)
+        return self._state.read_array(version, dual_name(block))
+
+    def keep(self, block: int, dual: Array) -> None:
+        """See :meth:`Duals.keep`."""
+        self._state.write_array(self._version, dual_name(block), dual)
+        self._kept.add(block)
+
+    def put(self, block: int, dual: Array) -> None:
+        """See :meth:`Duals.put`."""
+        self._state.write_array(self._version, dual_name(block), dual)
+        self._moved.add(block)
+
+    def settle(self, theta: Mapping[int, float]) -> None:
+        """See :meth:`Duals.settle`."""
+        for block in sorted(self._kept):
+            if theta[block] < 1.0:
+                old = self.read(block)
+                candidate = self._state.read_array(self._version, dual_name(block))
+                dual = _combine(old, candidate, theta[block])
+                self._state.write_array(self._version, dual_name(block), dual)
+        self._moved |= self._kept
+        self._kept = set()
+
+    def drop(self, blocks: Iterable[int]) -> None:
+        """Do nothing: every process sees the same files."""
+
+    def begin(self, version: str) -> None:
+        """See :meth:`Duals.begin`."""
+        self._base = self._version or self._base
+        self._version = version
+        self._moved, self._kept = set(), set()
+
+    def save(self, state: RunState, version: str) -> int:
+        """Do nothing: an epoch visits every block, and each visit has written."""
+        return 0
+
+    def restore(self, state: RunState, version: str, blocks: Iterable[int]) -> None:
+        """See :meth:`Duals.restore`."""
+        self._base, self._version = version, ""
+        self._moved, self._kept = set(), set()

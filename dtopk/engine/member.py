@@ -1,0 +1,717 @@
+"""One process's part in a run: it sweeps partitions of the rows, and sums slices of the weights.
+
+Every member has all of W. Of a round, a member makes the changes of W that its partitions come to;
+for each slice of W one member gets the changes of all partitions, and forms the slice anew. Sums
+over partitions are taken in the partitions' order, whoever has them: what comes out depends on how
+the work is cut, and not on how many members share it.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dtopk.engine.blocks import Layout
+from dtopk.engine.duals import Duals
+from dtopk.engine.feed import Feed, Visit
+from dtopk.engine.options import FitOptions, StartPoint
+from dtopk.engine.rows import Rows
+from dtopk.kernels.blas import gemm
+from dtopk.losses import Loss
+from dtopk.solvers.acceleration import MovingCentre
+from dtopk.solvers.certificate import CertificateSums
+from dtopk.solvers.sdca import BlockUpdater, RowConversion, default_block_size
+from dtopk_storage import DualFile, RunState
+
+Array = NDArray[Any]
+Float64 = NDArray[np.float64]
+
+_START_ROWS = 4096
+"""Rows whose duals are started together."""
+
+
+class Peers(Protocol):
+    """The other members, as one of them sees them."""
+
+    def fetch(self, member: int, kind: str, *key: int) -> Array:
+        """Return what :meth:`Member.give` of a member gives for the key."""
+
+
+class NoPeers:
+    """What a member that is alone has."""
+
+    def fetch(self, member: int, kind: str, *key: int) -> Array:
+        """Fail: there is nobody to ask."""
+        raise AssertionError(f"a member alone asked member {member} for {kind} {key}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Who does what."""
+
+    index: int
+    """The number of this member."""
+    hosts: tuple[int, ...]
+    """The member that each partition is at."""
+    keepers: tuple[int, ...]
+    """The member that sums each slice of W."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What a sweep is told."""
+
+    epoch: int
+    """Counted from 1."""
+    sigma: float
+    """sigma': by how much a partition overstates its own changes of W."""
+    ratio: float
+    """r of the accelerated outer loop; 1: plain."""
+    seconds_left: float
+    """Time after which the sweep ends, wherever it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """What one partition's sweep came to."""
+
+    partition: int
+    """Its number."""
+    member: int
+    """The member that it is at."""
+    blocks: tuple[int, ...]
+    """The blocks visited."""
+    losses: tuple[float, ...]
+    """sum_i C_i L_i of each block, at each row's scores after its own update."""
+    duals: tuple[float, ...]
+    """sum_i D_i of each block, at the candidate duals."""
+    n_rows: int
+    """Rows visited; fewer than the blocks have where the sweep was cut short."""
+    seconds: float
+    """Time it took."""
+    read_seconds: float
+    """Seconds of it spent waiting for rows and duals."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceProducts:
+    """Products of the changes of one slice of W."""
+
+    slice: int
+    """Its number."""
+    gram: Float64
+    """<dW_k, dW_l>, of shape (K, K)."""
+    slopes: Float64
+    """<W, dW_k>, of shape (K,)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceNorms:
+    """Squared norms of one slice."""
+
+    slice: int
+    """Its number."""
+    weights: float
+    """|W|^2."""
+    dual_weights: float
+    """|X'A|^2."""
+    distance: float
+    """|W - X'A|^2."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionSums:
+    """Sums over the rows of one partition."""
+
+    partition: int
+    """Its number."""
+    blocks: tuple[int, ...]
+    """Its blocks."""
+    losses: tuple[float, ...]
+    """sum_i C_i L_i at W, of each of them."""
+    duals: tuple[float, ...]
+    """sum_i D_i of each of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """The duality gap of some rows of one partition."""
+
+    partition: int
+    """Its number."""
+    gap: float
+    """sum_i C_i L_i - D_i + <a_i, W'x_i>, which are none below 0, scaled up to all its rows."""
+
+
+class Member:
+    """One process's part in a run.
+
+    Parameters
+    ----------
+    rows : Rows
+    loss : Loss
+    options : FitOptions
+    layout : Layout
+    duals : Duals
+    keep_features : bool
+        Whether rows stay in memory once they have been read.
+    state : RunState or None
+        Where the run's state is written.
+    stop : callable
+        Says whether to end a sweep after the block in work.
+    report : callable
+        Told the number of rows done, after every block.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        loss: Loss,
+        options: FitOptions,
+        layout: Layout,
+        duals: Duals,
+        *,
+        keep_features: bool,
+        state: RunState | None = None,
+        stop: Callable[[], bool] = lambda: False,
+        report: Callable[[int], None] = lambda added: None,
+    ) -> None:
+        self.rows = rows
+        self.loss = loss
+        self.options = options
+        self.layout = layout
+        self.duals = duals
+        self.state = state
+        self.stop = stop
+        self.report = report
+        dtype = np.dtype(options.dtype)
+        self.conversion = make_conversion(rows, options)
+        self.W: Array = np.zeros((self.conversion.width, rows.n_classes), dtype)
+        size = options.block_size or default_block_size(rows.n_classes)
+        largest = max(block.n_rows for block in layout.blocks)
+        self.updater = BlockUpdater(loss, self.conversion, rows.n_classes, min(size, largest))
+        self.feed = Feed(rows, layout.blocks, duals, keep_features=keep_features)
+        self._alone = layout.n_partitions == 1
+        self._peers: Peers = NoPeers()
+        self.take_place(
+            Places(index=0, hosts=(0,) * layout.n_partitions, keepers=(0,) * len(layout.slices)),
+            self._peers,
+        )
+        self._owned: dict[int, list[int]] = {}
+        self._partition_of: Sequence[int] = ()
+
+    def close(self) -> None:
+        """End the background thread."""
+        self.feed.close()
+
+    def take_place(self, places: Places, peers: Peers) -> None:
+        """Learn which partitions and slices are at this member, and who has the others."""
+        self.places = places
+        self._peers = peers
+        self._hosted = [k for k, host in enumerate(places.hosts) if host == places.index]
+        self._kept = [s for s, keeper in enumerate(places.keepers) if keeper == places.index]
+        self._moves: dict[int, Array] = {}
+        self._pieces: dict[int, list[Array]] = {}
+        self._exact: dict[int, Array] = {}
+        self._centres: dict[int, MovingCentre] = {}
+        self._stale = False
+
+    def compile(self) -> None:
+        """Call every kernel once, on a row of zeros, so that no sweep waits for the compiler."""
+        X = np.zeros((1, self.rows.n_features), self.rows.dtype)
+        labels, costs = np.zeros(1, np.int32), np.ones(1, self.W.dtype)
+        W, dual = np.zeros_like(self.W), np.zeros((1, self.rows.n_classes), self.W.dtype)
+        updater = BlockUpdater(self.loss, self.conversion, self.rows.n_classes, 1)
+        updater.update(X, labels, costs, dual, np.zeros(1, np.int64), W, 1.0)
+        CertificateSums(self.loss, self.conversion, W).add(X, labels, costs, dual)
+
+    # What others ask for.
+
+    def give(self, kind: str, *key: int) -> Array:
+        """Return something that a peer needs.
+
+        Parameters
+        ----------
+        kind : {'weights', 'move', 'dual'}
+        *key : int
+            A slice; a partition and a slice; a block.
+        """
+        if kind == "dual":
+            return self.duals.read(key[0])
+        first, last = self.layout.slices[key[-1]]
+        if kind == "weights":
+            return self.W[first:last]
+        assert kind == "move"
+        return self._moves[key[0]][first:last]
+
+    def _move(self, partition: int, slice_: int) -> Array:
+        host = self.places.hosts[partition]
+        if host == self.places.index:
+            return self.give("move", partition, slice_)
+        return self._peers.fetch(host, "move", partition, slice_)
+
+    def gather(self) -> None:
+        """Bring W up to date with the slices that others keep."""
+        if not self._stale:
+            return
+        self._stale = False
+        for number, keeper in enumerate(self.places.keepers):
+            if keeper != self.places.index:
+                first, last = self.layout.slices[number]
+                self.W[first:last] = self._peers.fetch(keeper, "weights", number)
+
+    # The parts of a round.
+
+    def own(self, owners: Sequence[int], former: Sequence[int] | None) -> None:
+        """Take over the blocks that this member's partitions have now, with their duals.
+
+        Parameters
+        ----------
+        owners : sequence of int
+            The partition of each block.
+        former : sequence of int or None
+            The partition that each block was in; None where no duals are anywhere yet.
+        """
+        self._partition_of = owners
+        self._owned = {k: np.flatnonzero(np.equal(owners, k)).tolist() for k in self._hosted}
+        if former is None or self.duals.shared:
+            return
+        for block in (block for blocks in self._owned.values() for block in blocks):
+            host = self.places.hosts[former[block]]
+            if host != self.places.index:
+                self.duals.put(block, self._peers.fetch(host, "dual", block))
+
+    def release(self) -> None:
+        """Forget the blocks that other members have now."""
+        mine = {block for blocks in self._owned.values() for block in blocks}
+        others = [block for block in range(len(self.layout.blocks)) if block not in mine]
+        self.duals.drop(others)
+        self.feed.drop(others)
+
+    def begin_version(self, version: str) -> None:
+        """Write duals that are streamed under another version from here on."""
+        self.duals.begin(version)
+
+    def sweep(self, orders: Sequence[Sequence[int]], step: Step) -> list[Sweep]:
+        """Climb the dual over blocks of this member's partitions, each on its own.
+
+        Parameters
+        ----------
+        orders : sequence of sequences of int
+            The blocks of every partition, in their order.
+        step : Step
+
+        Returns
+        -------
+        list of Sweep
+            One for each partition that is here.
+        """
+        self.gather()
+        ends = time.perf_counter() + step.seconds_left
+        sweeps = []
+        for partition in self._hosted:
+            U = self.W if self._alone else self.W.copy()
+            sweeps.append(self._sweep_partition(partition, orders[partition], step, U, ends))
+            if not self._alone:
+                U -= self.W
+                U *= U.dtype.type(1 / step.sigma)
+                self._moves[partition] = U
+        return sweeps
+
+    def _sweep_partition(
+        self, partition: int, order: Sequence[int], step: Step, U: Array, ends: float
+    ) -> Sweep:
+        began, waited = time.perf_counter(), self.feed.read_seconds
+        blocks, losses, duals, n_rows = [], [], [], 0
+        visits = self.feed.visit(order, update=True)
+        with contextlib.closing(visits):
+            for visit in visits:
+                loss_sum = dual_sum = 0.0
+                for rows, loss, dual in self._solve(visit, step, U, ends):
+                    loss_sum += loss
+                    dual_sum += dual
+                    n_rows += rows
+                    self.report(rows)
+                blocks.append(visit.block)
+                losses.append(loss_sum)
+                duals.append(dual_sum)
+                if self._cut_short(ends):
+                    break
+        return Sweep(
+            partition=partition,
+            member=self.places.index,
+            blocks=tuple(blocks),
+            losses=tuple(losses),
+            duals=tuple(duals),
+            n_rows=n_rows,
+            seconds=time.perf_counter() - began,
+            read_seconds=self.feed.read_seconds - waited,
+        )
+
+    def _solve(
+        self, visit: Visit, step: Step, U: Array, ends: float
+    ) -> Iterator[tuple[int, float, float]]:
+        """Update the rows of a block, some at a time; yield how many, their losses and duals."""
+        piece = visit.piece
+        costs = self._costs(visit).astype(self.W.dtype)
+        seed = [self.options.seed, step.epoch, visit.block]
+        order = np.random.default_rng(seed).permutation(len(piece.labels))
+        for start in range(0, len(order), self.updater.block_size):
+            rows = order[start : start + self.updater.block_size]
+            sums = self.updater.update(
+                piece.X, piece.labels, costs, visit.dual, rows, U, step.ratio, step.sigma
+            )
+            yield len(rows), sums.loss, sums.dual
+            if self._cut_short(ends):
+                return
+
+    def _cut_short(self, ends: float) -> bool:
+        return self.stop() or time.perf_counter() > ends
+
+    def _costs(self, visit: Visit) -> Float64:
+        """Return C times the weight of each row of a block, in float64."""
+        costs = self.options.C * visit.piece.weight
+        if self.options.class_weight is not None:
+            costs = costs * self.options.class_weight[visit.piece.labels]
+        return costs
+
+    def multiply(self) -> list[SliceProducts]:
+        """Collect the changes of the slices kept here, and take their products."""
+        n_partitions = self.layout.n_partitions
+        products = []
+        for number in self._kept:
+            first, last = self.layout.slices[number]
+            pieces = [self._move(k, number) for k in range(n_partitions)]
+            flat = np.empty((n_partitions + 1, pieces[0].size))
+            for row, piece in zip(flat, [*pieces, self.W[first:last]], strict=True):
+                row[:] = piece.ravel()
+            gram = np.empty((n_partitions + 1, n_partitions + 1))
+            gemm(flat, flat.T, gram)
+            self._pieces[number] = pieces
+            products.append(SliceProducts(slice=number, gram=gram[:-1, :-1], slopes=gram[-1, :-1]))
+        return products
+
+    def settle(self, theta: Sequence[float], by_block: Mapping[int, float]) -> list[SliceNorms]:
+        """Go shares of the way: duals of the partitions, and W in the slices kept here.
+
+        Parameters
+        ----------
+        theta : sequence of float
+            Of each partition.
+        by_block : mapping of int to float
+            The same for each block that the round has visited.
+
+        Returns
+        -------
+        list of SliceNorms
+        """
+        self.duals.settle(by_block)
+        for number, pieces in self._pieces.items():
+            first, last = self.layout.slices[number]
+            total = np.zeros(pieces[0].shape)
+            for share, piece in zip(theta, pieces, strict=True):
+                if share:
+                    total += share * piece
+            self.W[first:last] += total.astype(self.W.dtype)
+        self._pieces = {}
+        self._stale = True
+        return self.norms()
+
+    def norms(self) -> list[SliceNorms]:
+        """Take the norms of the slices kept here."""
+        return [self._norms(number) for number in self._kept]
+
+    def _norms(self, number: int) -> SliceNorms:
+        first, last = self.layout.slices[number]
+        W = self.W[first:last]
+        centre = self._centres.get(number)
+        dual_weights = W if centre is None else centre.dual_weights(W)
+        return SliceNorms(
+            slice=number,
+            weights=_squared_norm(W),
+            dual_weights=_squared_norm(dual_weights),
+            distance=0.0 if centre is None else _squared_norm(W - dual_weights),
+        )
+
+    # Looking at where the run is.
+
+    def probe(self, epoch: int, n_rows: int) -> list[Probe]:
+        """Estimate the duality gap from some rows of each partition.
+
+        The gap is a sum of one term a row, none below 0, and half the squared distance between W
+        and the weights of the duals. A term needs the row's scores at W, and no other row.
+
+        Parameters
+        ----------
+        epoch : int
+        n_rows : int
+            Rows of all partitions together, about.
+        """
+        self.gather()
+        return [self._probe_partition(k, epoch, n_rows) for k in self._hosted]
+
+    def _probe_partition(self, partition: int, epoch: int, n_rows: int) -> Probe:
+        share = n_rows / self.layout.n_samples
+        gap, taken, total = 0.0, 0, 0
+        for block in self._owned[partition]:
+            size = self.layout.blocks[block].n_rows
+            rng = np.random.default_rng([self.options.seed, epoch, block, 2])
+            count = min(int(share * size + rng.random()), size)
+            total += size
+            if count == 0:
+                continue
+            piece = self.feed.read(block)
+            chosen = np.sort(rng.choice(size, count, replace=False))
+            visit = Visit(block=block, piece=piece, dual=self.duals.read(block))
+            gap += self._row_gaps(visit, chosen)
+            taken += count
+        return Probe(partition=partition, gap=gap * total / max(taken, 1))
+
+    def _row_gaps(self, visit: Visit, rows: NDArray[np.int64]) -> float:
+        labels, costs = visit.piece.labels[rows], self._costs(visit)[rows]
+        block = np.empty((len(rows), self.conversion.width), self.W.dtype)
+        self.conversion.gather(visit.piece.X, rows, block)
+        scores = np.empty((len(rows), self.W.shape[1]), self.W.dtype)
+        gemm(block, self.W, scores)
+        a = visit.dual[rows].astype(np.float64)
+        duals = self.loss.make_feasible(a, labels, costs)
+        losses = costs * self.loss.values(scores, labels)
+        return float((losses - duals + np.einsum("ij,ij->i", a, scores)).sum())
+
+    def sum_certificate(self) -> list[PartitionSums]:
+        """Sum losses, duals and the duals' weights over all rows, in float64."""
+        self.gather()
+
+        def add(visit: Visit, parts: CertificateSums) -> None:
+            parts.add(visit.piece.X, visit.piece.labels, self._costs(visit), visit.dual)
+
+        return [self._sum_partition(k, self.W, add, update=False) for k in self._hosted]
+
+    def _sum_partition(
+        self,
+        partition: int,
+        weights: Array,
+        add: Callable[[Visit, CertificateSums], None],
+        *,
+        update: bool,
+    ) -> PartitionSums:
+        """Visit a partition's blocks; keep the duals' weights for the slices' keepers."""
+        parts = CertificateSums(self.loss, self.conversion, weights)
+        blocks, losses, duals = self._owned[partition], [], []
+        visits = self.feed.visit(blocks, update=update)
+        with contextlib.closing(visits):
+            for visit in visits:
+                loss, dual = parts.loss_sum, parts.dual_sum
+                add(visit, parts)
+                losses.append(parts.loss_sum - loss)
+                duals.append(parts.dual_sum - dual)
+        self._moves[partition] = parts.dual_weights
+        return PartitionSums(
+            partition=partition, blocks=tuple(blocks), losses=tuple(losses), duals=tuple(duals)
+        )
+
+    def sum_exact(self) -> list[SliceNorms]:
+        """Sum the duals' weights that certificates have made, in the slices kept here."""
+        norms = []
+        for number in self._kept:
+            first, last = self.layout.slices[number]
+            exact = np.zeros((last - first, self.W.shape[1]))
+            for partition in range(self.layout.n_partitions):
+                exact += self._move(partition, number)
+            self._exact[number] = exact
+            weights = self.W[first:last].astype(np.float64)
+            norms.append(
+                SliceNorms(
+                    slice=number,
+                    weights=_squared_norm(weights),
+                    dual_weights=_squared_norm(exact),
+                    distance=_squared_norm(weights - exact),
+                )
+            )
+        return norms
+
+    def start(self, start: StartPoint) -> list[PartitionSums]:
+        """Take duals from a file or from the gradients at weights, and sum their weights.
+
+        Parameters
+        ----------
+        start : StartPoint
+        """
+        weights = np.zeros_like(self.W)
+        if start.W is not None:
+            weights[: len(start.W)] = start.W
+
+        def add(visit: Visit, parts: CertificateSums) -> None:
+            self._start_block(visit, start, weights, parts)
+
+        sums = [self._sum_partition(k, weights, add, update=True) for k in self._hosted]
+        self.duals.settle(dict.fromkeys(range(len(self.layout.blocks)), 1.0))
+        return sums
+
+    def _start_block(
+        self, visit: Visit, start: StartPoint, weights: Array, parts: CertificateSums
+    ) -> None:
+        piece, costs = visit.piece, self._costs(visit)
+        for first in range(0, len(costs), _START_ROWS):
+            part = slice(first, first + _START_ROWS)
+            X, labels, cost = piece.X[part], piece.labels[part], costs[part]
+            if start.dual is not None:
+                low = self.layout.blocks[visit.block].start + first
+                a = start.dual.read(low, low + len(cost)).astype(np.float64)
+                a *= start.dual_factor
+            else:
+                gradients = self.loss.gradients(self._scores(X, weights), labels)
+                a = -cost[:, None] * gradients.astype(np.float64)
+            self.loss.make_feasible(a, labels, cost)
+            visit.dual[part] = a
+            parts.add(X, labels, cost, visit.dual[part])
+
+    def _scores(self, X: Array, W: Array) -> Array:
+        block = np.empty((len(X), self.conversion.width), W.dtype)
+        self.conversion.gather(X, np.arange(len(X)), block)
+        scores = np.empty((len(X), W.shape[1]), W.dtype)
+        gemm(block, W, scores)
+        return scores
+
+    # Moving weights, slice by slice.
+
+    def begin_from_exact(self) -> None:
+        """Set W to the weights of the duals."""
+        for number, exact in self._exact.items():
+            first, last = self.layout.slices[number]
+            self.W[first:last] = exact
+        self._exact = {}
+        self._stale = True
+
+    def take_off_drift(self) -> None:
+        """Make W agree with the duals, whose weights the last certificate has summed anew.
+
+        In float32, W drifts from them.
+        """
+        for number, exact in self._exact.items():
+            first, last = self.layout.slices[number]
+            W = self.W[first:last]
+            if number in self._centres:
+                self._centres[number].refresh(W, exact.astype(W.dtype))
+            else:
+                W[:] = exact
+        self._exact = {}
+        self._stale = True
+
+    def move_centre(self, ratio: float, advance: bool) -> None:
+        """Start the accelerated outer loop, give it another ratio, or let its centre move ahead.
+
+        Parameters
+        ----------
+        ratio : float
+        advance : bool
+        """
+        for number in self._kept:
+            first, last = self.layout.slices[number]
+            W = self.W[first:last]
+            centre = self._centres.get(number)
+            if centre is None:
+                self._centres[number] = MovingCentre(W, ratio)
+            else:
+                if centre.ratio != ratio:
+                    centre.set_ratio(W, ratio)
+                if advance:
+                    centre.advance(W)
+        self._stale = True
+
+    # On disk.
+
+    def write_duals(self, file: DualFile) -> None:
+        """Write the chunks of a file whose first block is at this member.
+
+        Parameters
+        ----------
+        file : DualFile
+            Rows outside the training split stay zero.
+        """
+        mine = {block for blocks in self._owned.values() for block in blocks}
+        chunks: dict[tuple[int, int], list[int]] = {}
+        for number, block in enumerate(self.layout.blocks):
+            chunks.setdefault((block.chunk_start, block.chunk_stop), []).append(number)
+        for (start, stop), blocks in chunks.items():
+            if blocks[0] not in mine:
+                continue
+            values = np.zeros((stop - start, file.n_classes), file.dtype)
+            for number in blocks:
+                block = self.layout.blocks[number]
+                values[block.start - start : block.stop - start] = self._find_dual(number)
+            file.write(start, values)
+
+    def _find_dual(self, block: int) -> Array:
+        host = self.places.hosts[self._partition_of[block]]
+        if self.duals.shared or host == self.places.index:
+            return self.duals.read(block)
+        return self._peers.fetch(host, "dual", block)
+
+    def save(self, version: str) -> list[int]:
+        """Write the duals that are here and the slices kept here.
+
+        Returns
+        -------
+        list of int
+            Bytes written.
+        """
+        assert self.state is not None
+        written = [self.duals.save(self.state, version)]
+        for number in self._kept:
+            first, last = self.layout.slices[number]
+            arrays = {"W": self.W[first:last]}
+            centre = self._centres.get(number)
+            if centre is not None:
+                arrays |= {"centre": centre.centre, "previous": centre.previous}
+            for name, values in arrays.items():
+                written.append(self.state.write_array(version, f"{name}/{number}", values))
+        return written
+
+    def restore(self, version: str, ratio: float) -> None:
+        """Take over what a version of the state has of the blocks and slices that are here.
+
+        Parameters
+        ----------
+        version : str
+        ratio : float
+            r of the accelerated outer loop.
+        """
+        assert self.state is not None
+        blocks = [block for blocks in self._owned.values() for block in blocks]
+        self.duals.restore(self.state, version, blocks)
+        for number, (first, last) in enumerate(self.layout.slices):
+            self.W[first:last] = self.state.read_array(version, f"W/{number}")
+        for number in self._kept if ratio > 1 else ():
+            first, last = self.layout.slices[number]
+            centre = MovingCentre(self.W[first:last], ratio)
+            centre.centre = self.state.read_array(version, f"centre/{number}")
+            centre.previous = self.state.read_array(version, f"previous/{number}")
+            self._centres[number] = centre
+        self._stale = False
+
+
+def make_conversion(rows: Rows, options: FitOptions) -> RowConversion:
+    """Say how rows at rest become rows of the computation.
+
+    Parameters
+    ----------
+    rows : Rows
+    options : FitOptions
+    """
+    return RowConversion(
+        n_features=rows.n_features,
+        dtype=np.dtype(np.float64),
+        mean=options.mean,
+        inverse_scale=options.inverse_scale,
+        constant=options.constant,
+    ).in_dtype(options.dtype)
+
+
+def _squared_norm(values: Array) -> float:
+    """Return |values|^2, summed in float64."""
+    return float(np.einsum("ij,ij->", values, values, dtype=np.float64))
