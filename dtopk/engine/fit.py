@@ -67,29 +67,19 @@ def fit(
     ------
     ValueError
         If the loss cannot be used with the number of classes, fewer than two classes have rows,
-        or memory does not suffice.
+        weights to start from have another shape, or memory does not suffice.
     DatasetError
         If a chunk is damaged, or holds NaN or infinity.
     CheckpointError
-        If duals that do not fit into memory cannot be written. That those of a finished run
-        cannot be kept is only logged.
+        If there is something at `dual_path`, or the state cannot be read or written. That the
+        duals of a finished run cannot be kept is only logged.
     """
-    solver = choose_solver(loss, options.solver)
-    loss.check_n_classes(rows.n_classes)
-    n_present = np.count_nonzero(class_totals(rows))
-    if n_present < 2:
-        raise ValueError(f"training rows must have at least two classes, got {n_present}.")
-    if options.dtype == "float32" and options.tol < FLOAT32_TOL:
-        logger.warning(
-            "tol = %g may be out of reach of float32, whose weights carry 7 digits. "
-            "Compute in float64.",
-            options.tol,
-        )
+    solver = check_run(rows, loss, options, dual_path, start)
     with contextlib.ExitStack() as stack:
         stack.enter_context(threadpool_limits(options.threads or None, user_api="blas"))
         interruption = stack.enter_context(Interruption())
         plan = plan_rows(rows, options)
-        layout = plan_layout(rows, options, plan)
+        layout = plan_layout(rows, options, plan, state)
         if state is None and not plan.duals_in_memory:
             folder = tempfile.TemporaryDirectory(prefix="dtopk-", dir=scratch)
             state = open_run_state(Path(stack.enter_context(folder)) / "state")
@@ -107,6 +97,48 @@ def fit(
     for callback in callbacks:
         callback.on_end(result)
     return result
+
+
+def check_run(
+    rows: Rows,
+    loss: Loss,
+    options: FitOptions,
+    dual_path: str | os.PathLike[str] | None,
+    start: StartPoint | None,
+) -> str:
+    """Refuse what cannot be trained, before anything is read but labels; return the solver's name.
+
+    Raises
+    ------
+    ValueError, CheckpointError
+        As `fit`.
+    """
+    solver = choose_solver(loss, options.solver)
+    loss.check_n_classes(rows.n_classes)
+    n_present = np.count_nonzero(class_totals(rows))
+    if n_present < 2:
+        raise ValueError(f"training rows must have at least two classes, got {n_present}.")
+    if dual_path is not None and Path(dual_path).exists():
+        raise CheckpointError(f"{str(dual_path)!r} exists already. Choose another path for duals.")
+    _check_start(rows, options, start)
+    if options.dtype == "float32" and options.tol < FLOAT32_TOL:
+        logger.warning(
+            "tol = %g may be out of reach of float32, whose weights carry 7 digits. "
+            "Compute in float64.",
+            options.tol,
+        )
+    return solver
+
+
+def _check_start(rows: Rows, options: FitOptions, start: StartPoint | None) -> None:
+    if start is None or start.W is None:
+        return
+    most = (rows.n_features + (options.constant != 0), rows.n_classes)
+    if start.W.ndim != 2 or len(start.W) > most[0] or start.W.shape[1] != most[1]:
+        raise ValueError(
+            f"start weights must have at most {most[0]} rows and {most[1]} columns, got shape "
+            f"{start.W.shape}."
+        )
 
 
 def make_member(
@@ -156,22 +188,29 @@ def describe_run(
         max_epochs=options.max_epochs,
         features_in_memory=plan.features_in_memory,
         duals_in_memory=plan.duals_in_memory,
+        n_partitions=layout.n_partitions,
     )
 
 
-def plan_layout(rows: Rows, options: FitOptions, plan: MemoryPlan) -> Layout:
+def plan_layout(
+    rows: Rows, options: FitOptions, plan: MemoryPlan, state: RunState | None = None
+) -> Layout:
     """Cut rows and weights.
+
+    A run that goes on keeps to the cut that it began with, whatever memory there is now.
 
     Raises
     ------
     ValueError
         If there are fewer blocks than partitions.
     """
+    manifest = None if state is None else state.load()
+    streamed = not (plan.features_in_memory and plan.duals_in_memory)
     return make_layout(
         rows.pieces,
         rows.n_features + (options.constant != 0),
         n_partitions=options.partitions,
-        streamed=not (plan.features_in_memory and plan.duals_in_memory),
+        streamed=streamed if manifest is None else manifest["layout"]["streamed"],
         block_rows=options.block_rows,
         n_rounds=options.rounds_per_epoch,
     )

@@ -1,5 +1,6 @@
 """What a training run says while it goes on, and at its end."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,6 +34,8 @@ class FitInfo:
     """Whether the features are held in memory, or read again every epoch."""
     duals_in_memory: bool
     """Whether the duals are held in memory, or read and written every epoch."""
+    n_partitions: int = 1
+    """Parts that the rows are dealt to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +85,17 @@ class Callback:
 
     def on_start(self, info: FitInfo) -> None:
         """Take note that training starts."""
+
+    def on_resume(self, history: Sequence[EpochRecord], saved: float) -> None:
+        """Take note that the run goes on from a state that an earlier process has left.
+
+        Parameters
+        ----------
+        history : sequence of EpochRecord
+            The epochs done; `on_epoch` is called for those that follow.
+        saved : float
+            When the state was committed, in seconds since 1970.
+        """
 
     def on_compile(self) -> None:
         """Take note that kernels are loaded, or compiled if this machine never ran them before.

@@ -22,7 +22,7 @@ from dtopk.losses import Loss
 from dtopk.solvers.certificate import Certificate, relative_gap
 from dtopk.solvers.dual_step import RoundProducts, adapt_sigma, choose_theta
 from dtopk.solvers.policy import CheckSchedule, StagnationWatch, choose_ratio, weaker_ratio
-from dtopk_storage import RunState
+from dtopk_storage import CheckpointError, RunState
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +65,9 @@ class Progress:
     """The numbers of the check schedule."""
     watch: dict[str, Any] = field(default_factory=dict)
     """The numbers of the stagnation watch."""
+    pending: dict[str, Any] = field(default_factory=dict)
+    """The record of an epoch that is done but for what follows it, and whether it stagnates: where
+    a run stopped that may go on."""
 
     def to_dict(self) -> dict[str, Any]:
         """Make a dict of JSON values."""
@@ -142,6 +145,7 @@ class Run:
         self._session = uuid4().hex[:8]
         self._began = time.perf_counter()
         self._committed = time.perf_counter()
+        self._ends: float | None = None
         self._told = 0
         self._done = 0
         self._set_up()
@@ -157,12 +161,19 @@ class Run:
             sigma=sigma, losses=[0.0] * n_blocks, duals=[0.0] * n_blocks, owners=[]
         )
         self._has_exact = False
+        self._is_whole = True
+        self._pending: tuple[EpochRecord, bool] | None = None
         self._began = time.perf_counter()
 
     @property
     def seconds(self) -> float:
         """Time spent so far."""
         return self.progress.seconds + time.perf_counter() - self._began
+
+    @property
+    def seconds_left(self) -> float:
+        """Time until the limit, which counts from where this process began to train."""
+        return math.inf if self._ends is None else self._ends - time.perf_counter()
 
     def run(self, info: FitInfo) -> FitResult:
         """Make epochs until there is a reason to stop."""
@@ -191,6 +202,8 @@ class Run:
             self._resume(manifest)
         self._began = time.perf_counter()
         self._committed = time.perf_counter()
+        if self._ends is None:
+            self._ends = self._began + self.options.time_limit_s
 
     def _begin(self) -> None:
         self._own(self._dealer.owners.tolist(), None)
@@ -213,14 +226,41 @@ class Run:
 
     def _resume(self, manifest: Mapping[str, Any]) -> None:
         """Go on from a commit."""
+        self._check_layout(manifest["layout"])
         self.progress = Progress.from_dict(manifest["progress"])
         self._dealer.owners = np.array(self.progress.owners)
         self._schedule.restore(self.progress.schedule)
         self._watch.restore(self.progress.watch)
         self._own(self.progress.owners, None)
         self.team.call("restore", manifest["version"], self.progress.ratio)
-        for record in self.progress.history[self._told :]:
-            self._tell_one(record)
+        pending, self.progress.pending = self.progress.pending, {}
+        if pending:
+            self._pending = EpochRecord(**pending["record"]), pending["stagnates"]
+        if self._ends is None:
+            self._told = len(self.progress.history)
+            for callback in self.callbacks:
+                callback.on_resume(tuple(self.progress.history), manifest["saved"])
+
+    def _describe_layout(self) -> dict[str, Any]:
+        """Say how rows and weights are cut, by which a state is known to be of the same run."""
+        return {
+            "n_samples": self.layout.n_samples,
+            "n_features": self.layout.slices[-1][1],
+            "n_classes": self.rows.n_classes,
+            "n_blocks": len(self.layout.blocks),
+            "n_partitions": self.layout.n_partitions,
+            "n_rounds": self.layout.n_rounds,
+            "streamed": self.layout.share == 1.0,
+        }
+
+    def _check_layout(self, committed: Mapping[str, Any]) -> None:
+        assert self._state is not None
+        for name, value in self._describe_layout().items():
+            if committed.get(name) != value:
+                raise CheckpointError(
+                    f"{name} of the state in {self._state.url!r} must be {value!r}, as in this "
+                    f"run, got {committed.get(name)!r}: another run has left it."
+                )
 
     def _own(self, owners: list[int], former: list[int] | None) -> None:
         self.team.call("own", owners, former)
@@ -229,9 +269,12 @@ class Run:
 
     def _train(self) -> FitResult:
         while True:
-            record = self._epoch()
+            is_restored = self._pending is not None
+            record, stagnates = self._pending or self._visit()
+            self._pending = None
             stop = self._stop_reason(record.epoch)
-            stagnates = self._watch.stagnates(record.relative_gap)
+            if stop is not None and self._is_whole and not is_restored:
+                self._save({"record": asdict(record), "stagnates": stagnates})
             if self._is_due(record) or stagnates or stop is not None:
                 certificate = self._certify()
                 record = self._certified_record(record, certificate)
@@ -244,6 +287,11 @@ class Run:
                 return self._result(certificate, stop)
             self._advance(record.relative_gap, stagnates)
             self._commit()
+
+    def _visit(self) -> tuple[EpochRecord, bool]:
+        """Make an epoch; say whether the gap has stopped falling."""
+        record = self._epoch()
+        return record, self._watch.stagnates(record.relative_gap)
 
     def _is_due(self, record: EpochRecord) -> bool:
         due = self._schedule.due(record.relative_gap)
@@ -286,6 +334,7 @@ class Run:
             waited += max(sweep.read_seconds for sweep in sweeps)
             if self._cut_short():
                 break
+        self._is_whole = n_rows == self.layout.n_samples
         self.progress.epoch = epoch
         return self._record(
             norms,
@@ -307,7 +356,7 @@ class Run:
             epoch=epoch,
             sigma=sigma,
             ratio=self.progress.ratio,
-            seconds_left=self.options.time_limit_s - self.seconds,
+            seconds_left=self.seconds_left,
         )
         sweeps: list[Sweep] = sorted(
             self.team.call("sweep", orders, step), key=lambda sweep: sweep.partition
@@ -355,7 +404,7 @@ class Run:
                 )
 
     def _cut_short(self) -> bool:
-        return self._interruption.requested or self.seconds > self.options.time_limit_s
+        return self._interruption.requested or self.seconds_left < 0
 
     def _record(self, norms: list[SliceNorms], notes: _RoundNotes, **measured: Any) -> EpochRecord:
         norms.sort(key=lambda norm: norm.slice)
@@ -397,7 +446,7 @@ class Run:
     def _stop_reason(self, epoch: int) -> StopReason | None:
         if self._interruption.requested:
             return "interrupted"
-        if self.seconds > self.options.time_limit_s:
+        if self.seconds_left < 0:
             return "time_limit"
         return "max_epochs" if epoch >= self.options.max_epochs else None
 
@@ -466,17 +515,27 @@ class Run:
 
     def _commit(self) -> None:
         """Have the state on disk, if it is time."""
-        if self._state is None:
-            return
         due = time.perf_counter() - self._committed >= self.options.checkpoint_s
-        if not (due or self._streamed):
+        if due or self._streamed:
+            self._save({})
+
+    def _save(self, pending: dict[str, Any]) -> None:
+        """Have the state on disk.
+
+        Parameters
+        ----------
+        pending : dict
+            See :class:`Progress`; empty between two epochs.
+        """
+        if self._state is None:
             return
         version = self._version(self.progress.epoch)
         self.team.call("save", version)
         self.progress.schedule = self._schedule.to_dict()
         self.progress.watch = self._watch.to_dict()
-        values = self.progress.to_dict() | {"seconds": self.seconds}
-        self._state.commit(version, {"progress": values})
+        values = self.progress.to_dict() | {"seconds": self.seconds, "pending": pending}
+        manifest = {"progress": values, "layout": self._describe_layout(), "saved": time.time()}
+        self._state.commit(version, manifest)
         self._committed = time.perf_counter()
 
     def _result(self, certificate: Certificate, stop_reason: StopReason) -> FitResult:
