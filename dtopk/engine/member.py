@@ -34,19 +34,39 @@ _START_ROWS = 4096
 """Rows whose duals are started together."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What a member asks another for."""
+
+    member: int
+    """The other one."""
+    kind: str
+    """As of :meth:`Member.give`."""
+    key: tuple[int, ...]
+    """The same."""
+
+
 class Peers(Protocol):
     """The other members, as one of them sees them."""
 
-    def fetch(self, member: int, kind: str, *key: int) -> Array:
-        """Return what :meth:`Member.give` of a member gives for the key."""
+    def fetch(self, wishes: Sequence[Wish], take: Callable[[int, Array], None]) -> None:
+        """Get what :meth:`Member.give` of other members gives, from all of them at a time.
+
+        Parameters
+        ----------
+        wishes : sequence of Wish
+        take : callable
+            Called in this thread with the place of a wish in the sequence and with what came,
+            which it may keep, in the order in which they come.
+        """
 
 
 class NoPeers:
     """What a member that is alone has."""
 
-    def fetch(self, member: int, kind: str, *key: int) -> Array:
-        """Fail: there is nobody to ask."""
-        raise AssertionError(f"a member alone asked member {member} for {kind} {key}")
+    def fetch(self, wishes: Sequence[Wish], take: Callable[[int, Array], None]) -> None:
+        """Fail if there is anything to ask for: there is nobody to ask."""
+        assert not wishes, f"a member alone asked for {wishes[0]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +185,9 @@ class Member:
         Says whether to end a sweep after the block in work.
     report : callable
         Told the number of rows done, after every block.
+    pulse : callable
+        Called time and again where a call takes long, from whatever thread does the work; may
+        raise, which ends the call and leaves the member of no use.
     """
 
     def __init__(
@@ -179,6 +202,7 @@ class Member:
         state: RunState | None = None,
         stop: Callable[[], bool] = lambda: False,
         report: Callable[[int], None] = lambda added: None,
+        pulse: Callable[[], None] = lambda: None,
     ) -> None:
         self.rows = rows
         self.loss = loss
@@ -188,6 +212,7 @@ class Member:
         self.state = state
         self.stop = stop
         self.report = report
+        self.pulse = pulse
         dtype = np.dtype(options.dtype)
         self.conversion = make_conversion(rows, options)
         self.W: Array = np.zeros((self.conversion.width, rows.n_classes), dtype)
@@ -248,21 +273,36 @@ class Member:
         assert kind == "move"
         return self._moves[key[0]][first:last]
 
-    def _move(self, partition: int, slice_: int) -> Array:
-        host = self.places.hosts[partition]
-        if host == self.places.index:
-            return self.give("move", partition, slice_)
-        return self._peers.fetch(host, "move", partition, slice_)
+    def _collect(self, wishes: Sequence[Wish], take: Callable[[int, Array], None]) -> None:
+        """Get what is here and what others have; theirs comes after, in any order."""
+        theirs = []
+        for place, wish in enumerate(wishes):
+            if wish.member == self.places.index:
+                take(place, self.give(wish.kind, *wish.key))
+            else:
+                theirs.append(place)
+        self._peers.fetch(
+            [wishes[place] for place in theirs], lambda place, came: take(theirs[place], came)
+        )
 
     def gather(self) -> None:
         """Bring W up to date with the slices that others keep."""
         if not self._stale:
             return
+        others = [
+            (number, keeper)
+            for number, keeper in enumerate(self.places.keepers)
+            if keeper != self.places.index
+        ]
+
+        def take(place: int, weights: Array) -> None:
+            first, last = self.layout.slices[others[place][0]]
+            self.W[first:last] = weights
+
+        self._peers.fetch(
+            [Wish(member=keeper, kind="weights", key=(number,)) for number, keeper in others], take
+        )
         self._stale = False
-        for number, keeper in enumerate(self.places.keepers):
-            if keeper != self.places.index:
-                first, last = self.layout.slices[number]
-                self.W[first:last] = self._peers.fetch(keeper, "weights", number)
 
     # The parts of a round.
 
@@ -280,10 +320,13 @@ class Member:
         self._owned = {k: np.flatnonzero(np.equal(owners, k)).tolist() for k in self._hosted}
         if former is None or self.duals.shared:
             return
-        for block in (block for blocks in self._owned.values() for block in blocks):
-            host = self.places.hosts[former[block]]
-            if host != self.places.index:
-                self.duals.put(block, self._peers.fetch(host, "dual", block))
+        wishes = [
+            Wish(member=self.places.hosts[former[block]], kind="dual", key=(block,))
+            for blocks in self._owned.values()
+            for block in blocks
+        ]
+        wishes = [wish for wish in wishes if wish.member != self.places.index]
+        self._peers.fetch(wishes, lambda place, dual: self.duals.put(wishes[place].key[0], dual))
 
     def release(self) -> None:
         """Forget the blocks that other members have now."""
@@ -336,6 +379,7 @@ class Member:
                     dual_sum += dual
                     n_rows += rows
                     self.report(rows)
+                    self.pulse()
                 blocks.append(visit.block)
                 losses.append(loss_sum)
                 duals.append(dual_sum)
@@ -383,17 +427,31 @@ class Member:
         """Collect the changes of the slices kept here, and take their products."""
         n_partitions = self.layout.n_partitions
         products = []
-        for number in self._kept:
+        self._pieces = self._collect_moves(self._kept)
+        for number, pieces in self._pieces.items():
             first, last = self.layout.slices[number]
-            pieces = [self._move(k, number) for k in range(n_partitions)]
             flat = np.empty((n_partitions + 1, pieces[0].size))
             for row, piece in zip(flat, [*pieces, self.W[first:last]], strict=True):
                 row[:] = piece.ravel()
             gram = np.empty((n_partitions + 1, n_partitions + 1))
             gemm(flat, flat.T, gram)
-            self._pieces[number] = pieces
             products.append(SliceProducts(slice=number, gram=gram[:-1, :-1], slopes=gram[-1, :-1]))
         return products
+
+    def _collect_moves(self, slices: Sequence[int]) -> dict[int, list[Array]]:
+        """Collect the changes of slices by all partitions, in the partitions' order."""
+        wishes = [
+            Wish(member=host, kind="move", key=(partition, number))
+            for number in slices
+            for partition, host in enumerate(self.places.hosts)
+        ]
+        came: dict[int, Array] = {}
+        self._collect(wishes, came.__setitem__)
+        n_partitions = self.layout.n_partitions
+        return {
+            number: [came[n_partitions * place + k] for k in range(n_partitions)]
+            for place, number in enumerate(slices)
+        }
 
     def settle(self, theta: Sequence[float], by_block: Mapping[int, float]) -> list[SliceNorms]:
         """Go shares of the way: duals of the partitions, and W in the slices kept here.
@@ -469,6 +527,7 @@ class Member:
             visit = Visit(block=block, piece=piece, dual=self.duals.read(block))
             gap += self._row_gaps(visit, chosen)
             taken += count
+            self.pulse()
         return Probe(partition=partition, gap=gap * total / max(taken, 1))
 
     def _row_gaps(self, visit: Visit, rows: NDArray[np.int64]) -> float:
@@ -507,6 +566,7 @@ class Member:
             for visit in visits:
                 loss, dual = parts.loss_sum, parts.dual_sum
                 add(visit, parts)
+                self.pulse()
                 losses.append(parts.loss_sum - loss)
                 duals.append(parts.dual_sum - dual)
         self._moves[partition] = parts.dual_weights
@@ -520,8 +580,8 @@ class Member:
         for number in self._kept:
             first, last = self.layout.slices[number]
             exact = np.zeros((last - first, self.W.shape[1]))
-            for partition in range(self.layout.n_partitions):
-                exact += self._move(partition, number)
+            for piece in self._collect_moves([number])[number]:
+                exact += piece
             self._exact[number] = exact
             weights = self.W[first:last].astype(np.float64)
             norms.append(
@@ -640,17 +700,25 @@ class Member:
         for (start, stop), blocks in chunks.items():
             if blocks[0] not in mine:
                 continue
-            values = np.zeros((stop - start, file.n_classes), file.dtype)
-            for number in blocks:
-                block = self.layout.blocks[number]
-                values[block.start - start : block.stop - start] = self._find_dual(number)
-            file.write(start, values)
+            file.write(start, self._assemble_duals(start, stop, blocks, file))
+            self.pulse()
 
-    def _find_dual(self, block: int) -> Array:
-        host = self.places.hosts[self._partition_of[block]]
-        if self.duals.shared or host == self.places.index:
-            return self.duals.read(block)
-        return self._peers.fetch(host, "dual", block)
+    def _assemble_duals(
+        self, start: int, stop: int, blocks: Sequence[int], file: DualFile
+    ) -> Array:
+        values = np.zeros((stop - start, file.n_classes), file.dtype)
+        # Streamed duals too: only the block's own member knows which version counts.
+        wishes = [
+            Wish(member=self.places.hosts[self._partition_of[block]], kind="dual", key=(block,))
+            for block in blocks
+        ]
+
+        def take(place: int, dual: Array) -> None:
+            block = self.layout.blocks[blocks[place]]
+            values[block.start - start : block.stop - start] = dual
+
+        self._collect(wishes, take)
+        return values
 
     def save(self, version: str) -> list[int]:
         """Write the duals that are here and the slices kept here.
