@@ -9,7 +9,8 @@ has, so that duals are never read before they are written.
 import time
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from types import TracebackType
 from typing import Any, Self
 
@@ -55,6 +56,8 @@ class Feed:
         self.read_seconds = 0.0
         self._keep_features = keep_features
         self._kept: dict[int, Piece] = {}
+        self._elsewhere: frozenset[int] = frozenset()
+        self._stretches = _find_stretches(blocks)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dtopk-read")
 
     def __enter__(self) -> Self:
@@ -73,8 +76,14 @@ class Feed:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def drop(self, blocks: Iterable[int]) -> None:
-        """Forget rows that another process has now."""
-        for block in blocks:
+        """Forget the rows of all blocks that another process has now.
+
+        Parameters
+        ----------
+        blocks : iterable of int
+        """
+        self._elsewhere = frozenset(blocks)
+        for block in self._elsewhere:
             self._kept.pop(block, None)
 
     def visit(self, order: Sequence[int], *, update: bool) -> Generator[Visit, None, None]:
@@ -115,13 +124,35 @@ class Feed:
 
     def read(self, block: int) -> Piece:
         """Return the rows of a block, read now or before."""
-        piece = self._kept.get(block)
-        if piece is None:
-            piece = self.rows.read(self.blocks[block])
-            if self._keep_features:
-                self._kept[block] = piece
-        return piece
+        if self._keep_features and not self.rows.resident:
+            if block not in self._kept:
+                self._read_stretch(block)
+            return self._kept[block]
+        return self.rows.read(self.blocks[block])
+
+    def _read_stretch(self, block: int) -> None:
+        """Read a chunk for all of its blocks that are visited here, and keep no more than those."""
+        wanted = set(self._stretches[block]) - self._kept.keys() - self._elsewhere | {block}
+        first = min(self.blocks[b].start for b in wanted)
+        last = max(self.blocks[b].stop for b in wanted)
+        read = self.rows.read(replace(self.blocks[block], start=first, stop=last))
+        for b in wanted:
+            part = slice(self.blocks[b].start - first, self.blocks[b].stop - first)
+            X = read.X[part]
+            # A view would keep the whole chunk in memory.
+            X = X if len(X) == self.rows.chunk_rows else X.copy()
+            self._kept[b] = Piece(X=X, labels=read.labels[part], weight=read.weight[part])
 
     def _load(self, block: int, update: bool) -> Visit:
         dual = self.duals.load(block) if update else self.duals.read(block)
         return Visit(block=block, piece=self.read(block), dual=dual)
+
+
+def _find_stretches(blocks: Sequence[PieceRange]) -> list[range]:
+    """For each block, find the blocks of its chunk that no rows of another split divide from it."""
+    firsts = [0]
+    for number, (before, block) in enumerate(pairwise(blocks), start=1):
+        if before.stop != block.start or before.chunk_start != block.chunk_start:
+            firsts.append(number)
+    bounds = pairwise([*firsts, len(blocks)])
+    return [range(first, last) for first, last in bounds for _ in range(first, last)]

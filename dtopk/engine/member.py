@@ -475,7 +475,7 @@ class Member:
                 if share:
                     total += share * piece
             self.W[first:last] += total.astype(self.W.dtype)
-        self._pieces = {}
+        self._pieces, self._moves = {}, {}
         self._stale = True
         return self.norms()
 
@@ -644,7 +644,7 @@ class Member:
         for number, exact in self._exact.items():
             first, last = self.layout.slices[number]
             self.W[first:last] = exact
-        self._exact = {}
+        self._exact, self._moves = {}, {}
         self._stale = True
 
     def take_off_drift(self) -> None:
@@ -659,7 +659,7 @@ class Member:
                 self._centres[number].refresh(W, exact.astype(W.dtype))
             else:
                 W[:] = exact
-        self._exact = {}
+        self._exact, self._moves = {}, {}
         self._stale = True
 
     def move_centre(self, ratio: float, advance: bool) -> None:

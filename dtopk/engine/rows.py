@@ -197,7 +197,7 @@ class StoreRows:
         )
         if not self.pieces:
             raise ValueError(f"split {split!r} of {store.path!r} must have rows, got none.")
-        self._checked: set[int] = set()
+        self._checked: set[tuple[int, int]] = set()
 
     def read_labels(self, piece: PieceRange) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """Read labels and weights of one piece, and no features.
@@ -222,9 +222,9 @@ class StoreRows:
             If a chunk is damaged, or holds NaN or infinity.
         """
         X = self.store.read_features(piece.start, piece.stop)
-        if piece.start not in self._checked:
+        if (piece.start, piece.stop) not in self._checked:
             check_finite(X, piece.start, self.store.path, chunk_rows=self.chunk_rows)
-            self._checked.add(piece.start)
+            self._checked.add((piece.start, piece.stop))
         labels, weight = self.read_labels(piece)
         return Piece(X=X, labels=labels, weight=weight)
 
