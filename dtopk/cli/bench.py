@@ -125,7 +125,6 @@ _PARTS = {
     "gram": "Gram matrices of the blocks",
     "scores": "scores, S = X W",
     "inner": "the rows' own problems",
-    "values": "losses, for the running gap",
     "update": "update, W += X' dA",
 }
 

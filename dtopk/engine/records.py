@@ -49,7 +49,7 @@ class EpochRecord:
     rows_per_second: float
     """Rows of this pass by its seconds."""
     primal: float
-    """P(W); unless `exact`, with each row's loss at the weights it was solved at."""
+    """P(W); unless `exact`, with the rows' losses estimated at the weights they were solved at."""
     dual_value: float
     """D(A)."""
     relative_gap: float

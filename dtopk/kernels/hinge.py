@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 
 from dtopk.kernels.corrections import correct_scores
+from dtopk.kernels.products import products_with_scores
 from dtopk.kernels.projections import ALPHA_INCL, BETA, FASTMATH, largest_entries, project_top_k
 from dtopk.kernels.workspace import working_vector
 
@@ -26,21 +27,6 @@ def _negate_and_difference(x, total, label, old, delta):
         old[j] = -x[j]
         largest = max(largest, abs(change))
     return largest
-
-
-@njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
-def _product_with_new_scores(scores, dual, delta, norm, label):
-    """Return <a, u> at the new dual row a and the row's scores after it, ``scores + K delta``.
-
-    The label's score is taken off, as the entries of a sum to zero but for rounding. A sweep of
-    its own that writes nothing: beside the writing of :func:`_negate_and_difference` the order of
-    the sum would depend on where the rows lie in memory (:mod:`dtopk.kernels.workspace`).
-    """
-    own = scores[label] + norm * delta[label]
-    total = dual.dtype.type(0)
-    for j in range(dual.size):
-        total += dual[j] * ((scores[j] - own) + norm * delta[j])
-    return total
 
 
 @njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
@@ -81,17 +67,13 @@ def _fill_top(b, k, radius, top, out):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def update_rows_hinge(
-    scores, gram, dual, delta, labels, costs, domain, k, gamma, smoothing, first, last
+    scores, gram, dual, delta, labels, costs, domain, k, gamma, smoothing, first, last, bounds
 ):
     """Maximise the dual over rows first to last of a block, each exactly and in order.
 
     Row i solves max_a D_i(a) - K/2 |a|^2 - <q, a> with ``q = scores - K a_old`` and
     ``K = gram[i, i]``: with a = (-x, s) that is the biased projection of
     ``b = (1 + q_o - q_y) / (K + gamma/C)`` onto the domain of radius C.
-
-    The loss comes with it: a maximises ``D_i(a) - <u, a>`` too, with u the row's scores after
-    its update, so that the inequality of Fenchel and Young is an equality,
-    ``C_i L_i(u) = D_i(a) - <u, a>``.
 
     Parameters
     ----------
@@ -108,13 +90,16 @@ def update_rows_hinge(
     domain, k, gamma, smoothing
         As in :func:`dtopk.kernels.projections.project_top_k`; ``LAPIN`` or ``MOREAU``.
     first, last : int
+    bounds : ndarray of shape (n_rows,), float64
+        Receives D_i(a_i) - <a_i, u_i> of the rows, at their new duals and the scores u_i that they
+        were solved at.
 
     Returns
     -------
     dual_sum : float
         sum_i D_i(a_i) over the rows, at their new duals.
-    loss_sum : float
-        sum_i C_i L_i over the rows, each at its scores after its own update.
+    change_sum : float
+        sum_i <da_i, u_i>.
     """
     m = scores.shape[1]
     dtype = scores.dtype.type
@@ -122,7 +107,7 @@ def update_rows_hinge(
     top = np.empty(k + 1, scores.dtype)
     changed = np.empty(last - first, np.int64)
     n_changed = 0
-    dual_sum, loss_sum = 0.0, 0.0
+    dual_sum, change_sum = 0.0, 0.0
     tiny = np.sqrt(np.finfo(scores.dtype).tiny)
     for i in range(first, last):
         correct_scores(scores, gram, delta, changed, n_changed, i)
@@ -147,9 +132,11 @@ def update_rows_hinge(
         if _negate_and_difference(x, total, label, dual[i], delta[i]) > 0:
             changed[n_changed] = i
             n_changed += 1
+        product, change = products_with_scores(dual[i], delta[i], scores[i], label)
+        bounds[i] = term - product
         dual_sum += term
-        loss_sum += term - _product_with_new_scores(scores[i], dual[i], delta[i], norm, label)
-    return dual_sum, loss_sum
+        change_sum += change
+    return dual_sum, change_sum
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

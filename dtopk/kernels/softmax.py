@@ -16,6 +16,7 @@ from numba import njit
 
 from dtopk.kernels.corrections import correct_scores
 from dtopk.kernels.elementary import fast_exp
+from dtopk.kernels.products import products_with_scores
 from dtopk.kernels.projections import FASTMATH, largest_entry
 from dtopk.kernels.workspace import working_vector
 
@@ -223,40 +224,18 @@ def _exponentials(u, top, e):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _label_loss(rest, cost, w, z, al):
-    """Return -log p_y of a solved row: its loss at its scores after its own update.
-
-    Each of the three forms is where it loses no digits.
-
-    Parameters
-    ----------
-    rest : float
-        C (1 - p_y), the sum of what the other classes have.
-    cost : float
-    w : float
-        al p_y = V(z), so that ``w + log w = z``; 0 without curvature, where al p_y is e^z.
-    z : float
-    al : float
-    """
-    if 2 * rest < cost:
-        return -math.log1p(-float(rest) / cost)
-    return math.log(float(al)) - (math.log(float(w)) if w > 1 else float(z) - w)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def update_rows_softmax(scores, gram, dual, delta, labels, costs, first, last):
+def update_rows_softmax(scores, gram, dual, delta, labels, costs, first, last, bounds):
     """Maximise the dual over rows first to last of a block, each exactly and in order.
 
     Arguments and results are those of :func:`dtopk.kernels.hinge.update_rows_hinge`, less the
-    parameters of the hinge. The loss takes no product here: p is the softmax of the row's scores
-    after its update, so that the loss is -log p_y.
+    parameters of the hinge.
     """
     m = scores.shape[1]
     f = scores.dtype.type
     b, w = working_vector(m, scores), working_vector(m, scores)
     changed = np.empty(last - first, np.int64)
     n_changed = 0
-    dual_sum, loss_sum = 0.0, 0.0
+    dual_sum, change_sum = 0.0, 0.0
     eps = np.finfo(scores.dtype).eps
     for i in range(first, last):
         correct_scores(scores, gram, delta, changed, n_changed, i)
@@ -264,26 +243,28 @@ def update_rows_softmax(scores, gram, dual, delta, labels, costs, first, last):
         _prepare_row(scores[i], dual[i], norm, cost, label, b, w)
         top = largest_entry(b)
         _shift(b, top)
-        al, t, own = norm * cost, f(0), f(0)
+        al, term = norm * cost, 0.0
         if cost == 0:
             w[:] = 0
             factor = f(0)
         elif al > eps:
-            t = f(solve_softmax_row(b, al, f(0), dual[i, label] > 0, w))
-            factor, own = f(cost / al), w[label]
+            t = solve_softmax_row(b, al, f(0), dual[i, label] > 0, w)
+            factor = f(cost / al)
             # log p_j = b_j - t - w_j - log al, and p sums to one.
-            dual_sum += cost * (math.log(al) - _moment(b, w, t, f(1)) / al)
+            term = cost * (math.log(al) - _moment(b, w, f(t), f(1)) / al)
         else:
             # Without curvature the optimum is the softmax of the scores.
-            al = _exponentials(b, f(0), w)
-            factor = f(cost / al)
-            dual_sum += cost * (math.log(al) - _moment(b, w, t, f(0)) / al)
+            total = _exponentials(b, f(0), w)
+            factor = f(cost / total)
+            term = cost * (math.log(total) - _moment(b, w, f(0), f(0)) / total)
         if _write_dual(w, factor, label, dual[i], delta[i]) > 0:
             changed[n_changed] = i
             n_changed += 1
-        if cost > 0:
-            loss_sum += cost * _label_loss(dual[i, label], cost, own, b[label] - t, al)
-    return dual_sum, loss_sum
+        product, change = products_with_scores(dual[i], delta[i], scores[i], label)
+        bounds[i] = term - product
+        dual_sum += term
+        change_sum += change
+    return dual_sum, change_sum
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

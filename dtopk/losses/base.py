@@ -94,11 +94,9 @@ class Loss(ABC):
         costs: Array,
         first: int,
         last: int,
+        bounds: NDArray[np.float64],
     ) -> tuple[float, float]:
         """Maximise the dual over rows first to last of a block, each exactly and in order.
-
-        Where a row is solved, the inequality of Fenchel and Young is an equality at its scores u
-        after its own update, ``C_i L_i(u) = D_i(a_i) - <u, a_i>``: its loss comes with the dual.
 
         Parameters
         ----------
@@ -114,14 +112,18 @@ class Loss(ABC):
         labels : ndarray of shape (n_rows,), int32
         costs : ndarray of shape (n_rows,), the dtype of `scores`
         first, last : int
+        bounds : ndarray of shape (n_rows,), float64
+            Receives ``D_i(a_i) - <a_i, u_i>`` of the rows, at their new duals and the scores u_i
+            at which they were solved: by the inequality of Fenchel and Young no more than
+            ``C_i L_i(u_i)``. Less ``K <a_i, da_i>`` it is the loss itself, at the row's scores
+            after its own update, where a solved row has equality.
 
         Returns
         -------
         dual_sum : float
             ``sum_i D_i(a_i)`` over the rows, at their new duals.
-        loss_sum : float
-            ``sum_i C_i L_i`` over the rows, each at its scores after its own update; a row of
-            cost 0 adds 0.
+        change_sum : float
+            ``sum_i <da_i, u_i>``, the changes of the duals times the same scores.
         """
 
     @abstractmethod

@@ -103,6 +103,7 @@ class TopKHinge(Loss):
         costs: Array,
         first: int,
         last: int,
+        bounds: NDArray[np.float64],
     ) -> tuple[float, float]:
         """See :meth:`Loss.update_rows`."""
         sums: tuple[float, float] = kernels.update_rows_hinge(
@@ -118,6 +119,7 @@ class TopKHinge(Loss):
             SMOOTHINGS[self.smoothing],
             first,
             last,
+            bounds,
         )
         return sums
 

@@ -59,10 +59,11 @@ class Softmax(Loss):
         costs: Array,
         first: int,
         last: int,
+        bounds: NDArray[np.float64],
     ) -> tuple[float, float]:
         """See :meth:`Loss.update_rows`."""
         sums: tuple[float, float] = kernels.update_rows_softmax(
-            scores, gram, dual, delta, labels, costs, first, last
+            scores, gram, dual, delta, labels, costs, first, last, bounds
         )
         return sums
 
