@@ -185,6 +185,7 @@ class StoreRows:
 
     def __init__(self, store: FeatureStore, split: str) -> None:
         self.store = store
+        self.split = split
         self.n_features = store.n_features
         self.n_classes = store.n_classes
         self.n_stored = store.n_samples
