@@ -10,6 +10,8 @@ from dtopk.launch.options import ClusterOptions
 from dtopk.launch.workers import WorkerInfo, describe_workers, wait_for_workers
 
 if TYPE_CHECKING:
+    from distributed import Client as Client
+
     from dtopk.launch.cluster import open_cluster
 
 __all__ = [

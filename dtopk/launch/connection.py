@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import ssl
 import time
 import warnings
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from distributed import Client, Security, rpc
 from distributed.versions import VersionMismatchWarning
 
 from dtopk.launch.errors import ClusterError
-from dtopk.launch.options import ClusterOptions, is_address
+from dtopk.launch.options import ClusterOptions, is_address, split_address
 from dtopk.launch.security import make_security
 from dtopk.launch.settings import DASK_SETTINGS
 from dtopk.launch.workers import describe_error
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 _ATTEMPT_S = 5.0
 """Seconds that a try to reach the scheduler takes, at most."""
+_LEAST_ATTEMPT_S = 1.0
+"""Seconds that the last try is given, however few are left."""
 _POLL_S = 0.25
 _SILENT_S = 5.0
 """Seconds after which it is said what is waited for."""
@@ -78,11 +81,12 @@ class _NotYet(Exception):
 def _wait_for_scheduler(options: ClusterOptions, security: Security | None) -> str:
     """Return the address at which a scheduler has answered."""
     _check_folder(options.scheduler)
-    start, told = time.monotonic(), False
+    start, told, waited = time.monotonic(), False, 0.0
     while True:
+        attempt_s = max(min(_ATTEMPT_S, options.wait_s - waited), _LEAST_ATTEMPT_S)
         try:
             address = _read_address(options)
-            _probe(address, security)
+            _probe(address, security, attempt_s)
             return address
         except _NotYet as error:
             reason, cause = error.reason, error.__cause__
@@ -157,7 +161,7 @@ def _parse_address(text: str, options: ClusterOptions) -> str:
     return address
 
 
-def _probe(address: str, security: Security | None) -> None:
+def _probe(address: str, security: Security | None, timeout_s: float) -> None:
     """Ask the scheduler what it is; a `Client` would wait for ever for one that does not say.
 
     Raises
@@ -167,19 +171,27 @@ def _probe(address: str, security: Security | None) -> None:
     ClusterError
         If something else answers.
     """
+    arguments = (security or Security()).get_connection_args("client")
 
     async def ask() -> dict[str, Any]:
-        arguments = (security or Security()).get_connection_args("client")
-        async with rpc(address, connection_args=arguments, timeout=_ATTEMPT_S) as scheduler:
-            identity: dict[str, Any] = await asyncio.wait_for(
-                scheduler.identity(n_workers=0), _ATTEMPT_S
-            )
+        if security is not None:
+            await _try_tls(address, arguments["ssl_context"])
+        async with rpc(address, connection_args=arguments, timeout=timeout_s) as scheduler:
+            identity: dict[str, Any] = await scheduler.identity()
         return identity
+
+    async def ask_in_time() -> dict[str, Any]:
+        return await asyncio.wait_for(ask(), timeout_s)
 
     try:
         # In a thread, since the caller's may have an event loop that runs.
         with ThreadPoolExecutor(1) as executor:
-            identity = executor.submit(asyncio.run, ask()).result()
+            identity = executor.submit(asyncio.run, ask_in_time()).result()
+    except ssl.SSLError as error:
+        raise ClusterError(
+            f"scheduler must speak TLS at {address!r}, with a certificate that the authority of "
+            f"tls_ca signed, but: {describe_error(error)}."
+        ) from error
     except OSError as error:
         reason = f"{address} does not answer ({describe_error(error)})"
         raise _NotYet(reason=reason) from error
@@ -188,3 +200,12 @@ def _probe(address: str, security: Security | None) -> None:
             f"scheduler must be the address of a scheduler, got {address!r}, where a "
             f"{str(identity.get('type')).lower()} answers."
         )
+
+
+async def _try_tls(address: str, context: ssl.SSLContext) -> None:
+    """Exchange certificates; Dask would try again what cannot become better."""
+    host, port = split_address(address)
+    _, writer = await asyncio.open_connection(host, port, ssl=context)
+    writer.close()
+    with contextlib.suppress(OSError):  # what the scheduler was about to say is not waited for
+        await writer.wait_closed()

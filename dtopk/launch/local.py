@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import logging
+import multiprocessing
 import os
 import tempfile
 from collections.abc import Iterator
@@ -13,12 +14,11 @@ import psutil
 from dask.system import CPU_COUNT
 from distributed import Client, LocalCluster
 
-from dtopk.engine.memory import free_memory
 from dtopk.launch.errors import ClusterError
 from dtopk.launch.options import ClusterOptions
 from dtopk.launch.security import make_security
 from dtopk.launch.settings import DASK_SETTINGS
-from dtopk.launch.workers import THREADS_RESOURCE
+from dtopk.launch.workers import THREADS_RESOURCE, describe_error
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +32,10 @@ _THREAD_VARIABLES = (
     "NUMBA_NUM_THREADS",
 )
 """Read by the libraries when they are loaded, which in a worker is before any code of ours."""
+_GUARD = (
+    "A script must open a local cluster under 'if __name__ == \"__main__\":', since every worker "
+    "imports it."
+)
 _SHARE_OF_FREE = 0.9
 """Share of the free memory that the workers get together; the process that trains has the rest."""
 
@@ -59,13 +63,14 @@ def local_cluster(options: ClusterOptions) -> Iterator[Client]:
     ClusterError
         If the processes do not start.
     """
+    _check_main_module()
     threads = options.threads_per_worker or max(1, CPU_COUNT // options.workers)
     security = make_security(options)
     memory_limit = _memory_limit(options)
     with contextlib.ExitStack() as stack:
         # A folder of their own: by default it would be in the working directory.
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="dtopk-workers-"))
-        stack.enter_context(dask.config.set(_settings(threads)))
+        stack.enter_context(dask.config.set(_settings(threads, scratch)))
         # Dask sets what workers inherit in this process, and again when it replaces a worker.
         stack.enter_context(_restoring_environment())
         with _restoring_environment():
@@ -85,9 +90,8 @@ def local_cluster(options: ClusterOptions) -> Iterator[Client]:
                 )
             except (RuntimeError, OSError) as error:
                 raise ClusterError(
-                    f"{options.workers} worker processes must start on this machine, but: {error}. "
-                    "A script that opens a local cluster must do so under "
-                    "'if __name__ == \"__main__\":', since every worker imports it."
+                    f"workers = {options.workers} processes must start on this machine, but they "
+                    f"do not: {describe_error(error)}. {_GUARD}"
                 ) from error
         stack.enter_context(cluster)
         client = stack.enter_context(Client(cluster, set_as_default=False))
@@ -96,8 +100,15 @@ def local_cluster(options: ClusterOptions) -> Iterator[Client]:
         yield client
 
 
-def _settings(threads: int) -> dict[str, Any]:
+def _check_main_module() -> None:
+    """Refuse to start workers from a worker that is importing the script which started it."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise ClusterError(f"a worker must not start workers, but it does. {_GUARD}")
+
+
+def _settings(threads: int, scratch: str) -> dict[str, Any]:
     return DASK_SETTINGS | {
+        "temporary-directory": scratch,  # the scheduler's; by default one that stays
         "distributed.worker.preload": ["dtopk.launch.worker_start"],
         # In place of Dask's own variables: one thread for each library, and MALLOC_TRIM_THRESHOLD_,
         # which makes malloc give back every array that is freed: copying a chunk of 16 MB into a
@@ -112,6 +123,9 @@ def _settings(threads: int) -> dict[str, Any]:
 def _memory_limit(options: ClusterOptions) -> int:
     """Return the bytes that each worker may take."""
     if not options.memory_per_worker_bytes:
+        # Imported here: the engine brings the compiler of its kernels along.
+        from dtopk.engine.memory import free_memory
+
         return int(free_memory() * _SHARE_OF_FREE) // options.workers
     total = psutil.virtual_memory().total
     if options.memory_per_worker_bytes * options.workers > total:

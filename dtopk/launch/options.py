@@ -127,6 +127,13 @@ def is_address(text: str) -> bool:
     return match is not None and 0 < int(match[3]) < 2**16
 
 
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of an address that `is_address` takes."""
+    match = _ADDRESS.fullmatch(address)
+    assert match is not None
+    return match[2].strip("[]"), int(match[3])
+
+
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")

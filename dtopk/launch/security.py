@@ -1,6 +1,7 @@
 """Certificates of a cluster whose connections are encrypted."""
 
 import ssl
+from functools import partial
 
 from distributed import Security
 
@@ -50,7 +51,9 @@ def _check_files(options: ClusterOptions) -> None:
             f"tls_ca must be a certificate in PEM, got {options.tls_ca!r}: {error}."
         ) from error
     try:
-        context.load_cert_chain(options.tls_cert, options.tls_key, password=_refuse_password)
+        context.load_cert_chain(
+            options.tls_cert, options.tls_key, password=partial(_refuse_password, options.tls_key)
+        )
     except ssl.SSLError as error:
         raise ValueError(
             f"tls_cert and tls_key must be a certificate and its private key in PEM, got "
@@ -58,6 +61,8 @@ def _check_files(options: ClusterOptions) -> None:
         ) from error
 
 
-def _refuse_password() -> str:
+def _refuse_password(path: str) -> str:
     # OpenSSL would ask for it at the terminal, in every process.
-    raise ValueError("tls_key must be a private key without a password, got one that has one.")
+    raise ValueError(
+        f"tls_key must be a private key without a password, got {path!r}, which has one."
+    )

@@ -144,8 +144,10 @@ def read_identity(client: "Client") -> dict[str, Any]:
     address = scheduler_address(client)
 
     async def ask() -> Any:
-        if client.scheduler is None:
-            raise OSError("the connection was closed")
+        # Where the connection is lost, Dask would try for 30 s more; but with it went all that
+        # the scheduler knew of this client.
+        if client.status != "running" or client.scheduler is None:
+            raise OSError("the connection is lost")
         return await client.scheduler.identity(n_workers=-1)
 
     try:
