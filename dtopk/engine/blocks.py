@@ -35,10 +35,18 @@ class Layout:
     """Parts that an epoch's work is dealt to, K."""
     n_rounds: int
     """Synchronisations in an epoch."""
-    share: float
-    """Share of the blocks that are dealt anew every epoch."""
+    streamed: bool
+    """Whether rows or duals are read again in every epoch."""
     slices: tuple[tuple[int, int], ...]
     """First row and row after the last of each slice of W."""
+
+    @property
+    def share(self) -> float:
+        """Share of the blocks that are dealt anew every epoch.
+
+        What is in memory stays where it is as far as it can: a quarter brings about as much as all.
+        """
+        return 1.0 if self.streamed else 0.25
 
     @property
     def n_samples(self) -> int:
@@ -96,7 +104,7 @@ def make_layout(
         blocks=blocks,
         n_partitions=n_partitions,
         n_rounds=1 if n_partitions == 1 else min(rounds, len(blocks) // n_partitions),
-        share=1.0 if streamed else 0.25,
+        streamed=streamed,
         slices=_cut_evenly(width, min(width, _N_SLICES)),
     )
 

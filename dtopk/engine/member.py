@@ -32,6 +32,10 @@ Float64 = NDArray[np.float64]
 
 _START_ROWS = 4096
 """Rows whose duals are started together."""
+_PROBE_SHARE = 1 / 32
+"""Share of a partition's blocks whose rows are looked at for the gap, where all are streamed."""
+_PROBE_BLOCKS = 3
+"""The same, at least."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -513,22 +517,24 @@ class Member:
         return [self._probe_partition(k, epoch, n_rows) for k in self._hosted]
 
     def _probe_partition(self, partition: int, epoch: int, n_rows: int) -> Probe:
-        share = n_rows / self.layout.n_samples
-        gap, taken, total = 0.0, 0, 0
-        for block in self._owned[partition]:
-            size = self.layout.blocks[block].n_rows
-            rng = np.random.default_rng([self.options.seed, epoch, block, 2])
-            count = min(int(share * size + rng.random()), size)
-            total += size
-            if count == 0:
-                continue
-            piece = self.feed.read(block)
-            chosen = np.sort(rng.choice(size, count, replace=False))
-            visit = Visit(block=block, piece=piece, dual=self.duals.read(block))
-            gap += self._row_gaps(visit, chosen)
-            taken += count
+        blocks = self._owned[partition]
+        sizes = [self.layout.blocks[block].n_rows for block in blocks]
+        rng = np.random.default_rng([self.options.seed, epoch, partition, 2])
+        chosen = range(len(blocks))
+        if self.layout.streamed:
+            # A row costs the reading of its block: few blocks, and more rows of each.
+            some = max(_PROBE_BLOCKS, round(_PROBE_SHARE * len(blocks)))
+            chosen = np.sort(rng.permutation(len(blocks))[:some]).tolist()
+        share = n_rows / self.layout.n_samples * sum(sizes) / sum(sizes[i] for i in chosen)
+        counts = {i: min(int(share * sizes[i] + rng.random()), sizes[i]) for i in chosen}
+        taken = [i for i in chosen if counts[i]]
+        gap = 0.0
+        visits = self.feed.visit([blocks[i] for i in taken], update=False)
+        for i, visit in zip(taken, visits, strict=True):
+            rows = np.sort(rng.choice(sizes[i], counts[i], replace=False))
+            gap += self._row_gaps(visit, rows)
             self.pulse()
-        return Probe(partition=partition, gap=gap * total / max(taken, 1))
+        return Probe(partition=partition, gap=gap * sum(sizes) / max(sum(counts.values()), 1))
 
     def _row_gaps(self, visit: Visit, rows: NDArray[np.int64]) -> float:
         labels, costs = visit.piece.labels[rows], self._costs(visit)[rows]
@@ -662,13 +668,18 @@ class Member:
         self._exact, self._moves = {}, {}
         self._stale = True
 
-    def move_centre(self, ratio: float, advance: bool) -> None:
+    def move_centre(self, ratio: float, advance: bool) -> list[SliceNorms]:
         """Start the accelerated outer loop, give it another ratio, or let its centre move ahead.
 
         Parameters
         ----------
         ratio : float
         advance : bool
+
+        Returns
+        -------
+        list of SliceNorms
+            As they are after it.
         """
         for number in self._kept:
             first, last = self.layout.slices[number]
@@ -682,6 +693,7 @@ class Member:
                 if advance:
                     centre.advance(W)
         self._stale = True
+        return self.norms()
 
     # On disk.
 

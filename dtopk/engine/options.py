@@ -13,7 +13,7 @@ from dtopk_storage import DualFile
 Array = NDArray[Any]
 
 SOLVERS = ("auto", "sdca")
-ACCELERATIONS = ("auto", "on", "off")
+ACCELERATIONS = ("auto", "off")
 AGGREGATIONS = ("exact", "adding", "averaging")
 FLOAT32_TOL = 1e-6
 """Tolerances below this may be out of float32's reach."""
@@ -55,7 +55,7 @@ class FitOptions:
     seed: int = 0
     """Of the order of the rows."""
     acceleration: str = "auto"
-    """Accelerated outer loop: 'auto' where plain SDCA is slow, 'on' or 'off'."""
+    """Accelerated outer loop: 'auto', as strong as it pays, or 'off'."""
     constant: float = 0.0
     """Value of the constant feature whose weights are the intercept; 0: no intercept."""
     mean: Array | None = None

@@ -21,7 +21,14 @@ from dtopk.engine.team import MembersLost, Team
 from dtopk.losses import Loss
 from dtopk.solvers.certificate import Certificate, relative_gap
 from dtopk.solvers.dual_step import RoundProducts, adapt_sigma, choose_theta
-from dtopk.solvers.policy import CheckSchedule, StagnationWatch, choose_ratio, weaker_ratio
+from dtopk.solvers.policy import (
+    CheckSchedule,
+    StagnationWatch,
+    choose_ratio,
+    first_ratio,
+    steer_ratio,
+    weaker_ratio,
+)
 from dtopk_storage import CheckpointError, RunState
 
 logger = logging.getLogger(__name__)
@@ -33,8 +40,7 @@ _PROGRESS_ROWS = 4096
 _PROBE_ROWS = 2048
 """Rows on which the gap is estimated after an epoch of several partitions, or a share of them."""
 _PROBE_SHARE = 1 / 64
-_CERTAIN = 0.95
-"""A certificate is taken where the estimate is below this share of the tolerance."""
+_TINY = 1e-300
 
 
 @dataclass(kw_only=True)
@@ -55,6 +61,10 @@ class Progress:
     """sum_i C_i L_i of each block, when it was last visited."""
     duals: list[float] = field(default_factory=list)
     """sum_i D_i of each block, or less."""
+    subproblem: float = 0.0
+    """Dual value of the accelerated loop's subproblem before the epoch, but for a constant."""
+    left: float = 1.0
+    """Share of that subproblem's gap that the epoch has left."""
     owners: list[int] = field(default_factory=list)
     """The partition that each block is in."""
     dual_values: list[float] = field(default_factory=lambda: [0.0])
@@ -207,10 +217,15 @@ class Run:
 
     def _begin(self) -> None:
         self._own(self._dealer.owners.tolist(), None)
-        if self._start is None:
-            return
+        if self._start is not None:
+            self._begin_at(self._start)
+        if self._steered:
+            self._accelerate(first_ratio(self.layout.n_partitions))
+
+    def _begin_at(self, start: StartPoint) -> None:
+        """Begin with duals from elsewhere, and their weights."""
         self.team.call("begin_version", f"start-{self._session}")
-        self._take_sums(self.team.call("start", self._start))
+        self._take_sums(self.team.call("start", start))
         norms = self.team.call("sum_exact")
         self.team.call("begin_from_exact")
         dual = math.fsum(self.progress.duals)
@@ -275,7 +290,7 @@ class Run:
             stop = self._stop_reason(record.epoch)
             if stop is not None and self._is_whole and not is_restored:
                 self._save({"record": asdict(record), "stagnates": stagnates})
-            if self._is_due(record) or stagnates or stop is not None:
+            if self._schedule.due(record.relative_gap) or stagnates or stop is not None:
                 certificate = self._certify()
                 record = self._certified_record(record, certificate)
                 if certificate.certified:
@@ -292,11 +307,6 @@ class Run:
         """Make an epoch; say whether the gap has stopped falling."""
         record = self._epoch()
         return record, self._watch.stagnates(record.relative_gap)
-
-    def _is_due(self, record: EpochRecord) -> bool:
-        due = self._schedule.due(record.relative_gap)
-        # A probe of the rows at W itself needs no guess of what the pass has brought since.
-        return due if self._alone else record.relative_gap <= _CERTAIN * self.options.tol
 
     def report(self, added: int) -> None:
         """Take note of rows that are done, and tell the callbacks now and then.
@@ -334,8 +344,8 @@ class Run:
             waited += max(sweep.read_seconds for sweep in sweeps)
             if self._cut_short():
                 break
-        self._is_whole = n_rows == self.layout.n_samples
         self.progress.epoch = epoch
+        self._is_whole = n_rows == self.layout.n_samples
         return self._record(
             norms,
             notes,
@@ -409,10 +419,9 @@ class Run:
     def _record(self, norms: list[SliceNorms], notes: _RoundNotes, **measured: Any) -> EpochRecord:
         norms.sort(key=lambda norm: norm.slice)
         dual_value = math.fsum(self.progress.duals) - 0.5 * _sum(norms, "dual_weights")
-        if self._alone:
-            primal = math.fsum(self.progress.losses) + 0.5 * _sum(norms, "weights")
-        else:
-            primal = dual_value + self._probe() + 0.5 * _sum(norms, "distance")
+        gap = self._probe()
+        primal = dual_value + gap + 0.5 * _sum(norms, "distance")
+        self.progress.left = self._share_left(norms, gap)
         epoch = self.progress.epoch
         if not (math.isfinite(primal) and math.isfinite(dual_value)):
             raise ValueError(
@@ -437,6 +446,24 @@ class Run:
             late=notes.late,
             **measured,
         )
+
+    def _share_left(self, norms: list[SliceNorms], gap: float) -> float:
+        """Return the share of the subproblem's gap at its start that the epoch has left.
+
+        Parameters
+        ----------
+        norms : list of SliceNorms
+            After the epoch.
+        gap : float
+            sum_i C_i L_i - D_i + <a_i, W'x_i>, which is r times the subproblem's gap.
+        """
+        left = gap / self.progress.ratio
+        return left / max(self._subproblem_value(norms) - self.progress.subproblem + left, _TINY)
+
+    def _subproblem_value(self, norms: list[SliceNorms]) -> float:
+        """Return the dual value of the subproblem, but for a constant."""
+        norms.sort(key=lambda norm: norm.slice)
+        return math.fsum(self.progress.duals) / self.progress.ratio - 0.5 * _sum(norms, "weights")
 
     def _probe(self) -> float:
         n_rows = max(_PROBE_ROWS, round(_PROBE_SHARE * self.layout.n_samples))
@@ -499,19 +526,35 @@ class Run:
         if self._has_exact:
             self.team.call("take_off_drift")
             self._has_exact = False
-        if self.progress.ratio > 1:
-            if stagnates:
-                self.progress.ratio = weaker_ratio(self.progress.ratio)
-            self.team.call("move_centre", self.progress.ratio, True)
-        elif self.options.acceleration != "off":
-            always = self.options.acceleration == "on"
-            ratio = choose_ratio(self.progress.dual_values, gap, self.options.tol, always=always)
+        if self._steered:
+            self._move_centre(steer_ratio(self.progress.ratio, self.progress.left), advance=True)
+        elif self.progress.ratio > 1:
+            ratio = self.progress.ratio
+            self._move_centre(weaker_ratio(ratio) if stagnates else ratio, advance=True)
+        elif self.options.acceleration == "auto":
+            ratio = choose_ratio(self.progress.dual_values, gap, self.options.tol)
             if ratio > 1:
-                logger.info("Accelerated outer loop from here, r = %.3g.", ratio)
-                self.progress.ratio = ratio
-                self.progress.sigma = float(self.layout.n_partitions)
-                self.team.call("move_centre", ratio, False)
+                self._accelerate(ratio)
                 self._watch.restart()
+
+    @property
+    def _steered(self) -> bool:
+        """Whether the ratio follows from how far each epoch gets with its subproblem.
+
+        With a loss that is not smooth no epoch gets far enough, whatever the ratio.
+        """
+        return self.loss.smooth and self.options.acceleration == "auto"
+
+    def _accelerate(self, ratio: float) -> None:
+        """Start the accelerated outer loop where weights and duals are."""
+        logger.info("Accelerated outer loop from here, r = %.3g.", ratio)
+        self.progress.sigma = float(self.layout.n_partitions)
+        self._move_centre(ratio, advance=False)
+
+    def _move_centre(self, ratio: float, *, advance: bool) -> None:
+        self.progress.ratio = ratio
+        norms = self.team.call("move_centre", ratio, advance)
+        self.progress.subproblem = self._subproblem_value(norms)
 
     def _commit(self) -> None:
         """Have the state on disk, if it is time."""

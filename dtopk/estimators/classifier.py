@@ -93,8 +93,8 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
         limit.
     solver : {'auto', 'sdca'}, default='auto'
         'auto' takes the solver that suits the loss.
-    acceleration : {'auto', 'on', 'off'}, default='auto'
-        Accelerated outer loop; 'auto' starts it where progress is slow.
+    acceleration : {'auto', 'off'}, default='auto'
+        Accelerated outer loop, 'auto' as strong as it pays. It changes the passes needed alone.
     dtype : {'float32', 'float64'}, default='float32'
         Type of the weights and of the computation. The certificate is taken in float64.
     block_size : int or None, default=None
@@ -469,7 +469,7 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
 class _EpochLines(Callback):
     """Writes one line to standard error for every epoch."""
 
-    def on_epoch(self, record: EpochRecord, W: Array) -> None:
+    def on_epoch(self, record: EpochRecord, W: object) -> None:
         gap = "gap" if record.exact else "gap about"
         print(
             f"epoch {record.epoch}: objective {record.primal:.6g}, {gap} "

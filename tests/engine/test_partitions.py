@@ -49,7 +49,7 @@ def test_the_dual_never_falls_whatever_sigma_was(name):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("acceleration", ["on", "off"])
+@pytest.mark.parametrize("acceleration", ["auto", "off"])
 def test_the_duals_kept_prove_the_certificate(name, acceleration, tmp_path):
     result = fit(
         ROWS, LOSSES[name], options(acceleration=acceleration), dual_path=tmp_path / "dual"
@@ -88,7 +88,7 @@ def test_streamed_rows_and_duals_give_a_certificate_too(tmp_path):
 
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize("partitions", [1, 4])
-@pytest.mark.parametrize("acceleration", ["on", "off"])
+@pytest.mark.parametrize("acceleration", ["auto", "off"])
 def test_a_run_goes_on_from_its_state_to_the_same_bits(epochs, partitions, acceleration, tmp_path):
     class Stop(Callback):
         def on_epoch(self, record, W):

@@ -96,7 +96,7 @@ def test_certified_value_equals_that_of_a_convex_solver_for_any_weights(name, C,
     assert result.certificate.primal == pytest.approx(expected, rel=AGREEMENT)
 
 
-@pytest.mark.parametrize("acceleration", ["auto", "on"])
+@pytest.mark.parametrize("acceleration", ["auto", "off"])
 @pytest.mark.parametrize("name", ["topk_hinge_alpha", "topk_hinge_alpha_incl", "topk_hinge_beta"])
 @pytest.mark.parametrize("C", [1.0, 10.0])
 def test_accelerated_training_of_a_nonsmooth_loss_does_not_swing_for_ever(name, acceleration, C):
