@@ -1,4 +1,9 @@
-"""The engine: passes over rows on one machine, with read-ahead, streaming and certificates."""
+"""The engine: passes over rows in one process or on a cluster, streaming and certificates.
+
+Dask is imported when a cluster is used and not before, since that takes most of a second.
+"""
+
+from typing import TYPE_CHECKING
 
 from dtopk.engine.fit import fit, plan_rows
 from dtopk.engine.options import ACCELERATIONS, FLOAT32_TOL, SOLVERS, FitOptions, StartPoint
@@ -10,6 +15,9 @@ from dtopk.engine.rows import (
     balance_classes,
     class_totals,
 )
+
+if TYPE_CHECKING:
+    from dtopk.engine.cluster_fit import fit_on_cluster
 
 __all__ = [
     "ACCELERATIONS",
@@ -27,5 +35,15 @@ __all__ = [
     "balance_classes",
     "class_totals",
     "fit",
+    "fit_on_cluster",
     "plan_rows",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import what needs Dask on first use (PEP 562)."""
+    if name != "fit_on_cluster":
+        raise AttributeError(f"module 'dtopk.engine' has no attribute {name!r}.")
+    from dtopk.engine.cluster_fit import fit_on_cluster
+
+    return fit_on_cluster
