@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import shutil
 from collections.abc import Sequence
 from uuid import uuid4
 
@@ -16,6 +17,7 @@ from dtopk.engine.options import FitOptions, StartPoint
 from dtopk.engine.records import Callback, FitResult
 from dtopk.engine.rows import StoreRows
 from dtopk.engine.run import Run
+from dtopk.engine.team import MembersLost
 from dtopk.engine.worker import MemberSpec, StoreSource
 from dtopk.launch import describe_workers
 from dtopk.losses import Loss
@@ -119,12 +121,26 @@ def fit_on_cluster(
         )  # fmt: skip
         team.report = run.report
         stack.enter_context(team)
-        result = run.run(describe_run(rows, loss, options, layout, plan, solver))
-        kept = dual_path is not None and keep_duals(team, rows, options, dual_path)
-        result = dataclasses.replace(result, duals_kept=kept)
+
+        def finish(result: FitResult) -> FitResult:
+            kept = dual_path is not None and _keep_duals(team, rows, options, dual_path)
+            return dataclasses.replace(result, duals_kept=kept)
+
+        result = run.run(describe_run(rows, loss, options, layout, plan, solver), finish)
     for callback in callbacks:
         callback.on_end(result)
     return result
+
+
+def _keep_duals(
+    team: DaskTeam, rows: StoreRows, options: FitOptions, path: str | os.PathLike[str]
+) -> bool:
+    path = os.path.abspath(path)
+    try:
+        return keep_duals(team, rows, options, path)
+    except MembersLost:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
 
 
 def _plan(client: Client, rows: StoreRows, options: FitOptions) -> MemoryPlan:

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 from uuid import uuid4
@@ -37,7 +37,7 @@ Array = NDArray[Any]
 
 _PROGRESS_ROWS = 4096
 """Callbacks hear of every so many rows."""
-_PROBE_ROWS = 2048
+_PROBE_ROWS = 1024
 """Rows on which the gap is estimated after an epoch of several partitions, or a share of them."""
 _PROBE_SHARE = 1 / 64
 _TINY = 1e-300
@@ -152,7 +152,6 @@ class Run:
         self._streamed = streamed
         self._start = start
         self._alone = layout.n_partitions == 1
-        self._session = uuid4().hex[:8]
         self._began = time.perf_counter()
         self._committed = time.perf_counter()
         self._ends: float | None = None
@@ -162,6 +161,8 @@ class Run:
 
     def _set_up(self) -> None:
         """Make what an untouched run has."""
+        # A member that was lost may still write, under the version that it was told.
+        self._session = uuid4().hex[:8]
         n_blocks = len(self.layout.blocks)
         self._dealer = Dealer(self.layout, self.options.seed)
         self._schedule = CheckSchedule(self.options.tol)
@@ -185,14 +186,24 @@ class Run:
         """Time until the limit, which counts from where this process began to train."""
         return math.inf if self._ends is None else self._ends - time.perf_counter()
 
-    def run(self, info: FitInfo) -> FitResult:
-        """Make epochs until there is a reason to stop."""
+    def run(
+        self, info: FitInfo, finish: Callable[[FitResult], FitResult] = lambda result: result
+    ) -> FitResult:
+        """Make epochs until there is a reason to stop.
+
+        Parameters
+        ----------
+        info : FitInfo
+        finish : callable
+            What to do with the result while the members are still there; may be called again if
+            they are lost in it.
+        """
         for callback in self.callbacks:
             callback.on_start(info)
         while True:
             try:
                 self._enter()
-                return self._train()
+                return finish(self._train())
             except MembersLost as lost:
                 if self._interruption.requested:
                     raise KeyboardInterrupt from lost
@@ -515,9 +526,9 @@ class Run:
         """Tell the callbacks of an epoch, once however often the run goes back behind it."""
         if record.epoch <= self._told:
             return
-        self._told = record.epoch
         wanted = self.team.near or any(callback.reads_weights for callback in self.callbacks)
         W = self.team.weights() if wanted else None
+        self._told = record.epoch
         for callback in self.callbacks:
             callback.on_epoch(record, W)
 
