@@ -37,6 +37,8 @@ class Layout:
     """Synchronisations in an epoch."""
     streamed: bool
     """Whether rows or duals are read again in every epoch."""
+    fixed: bool = False
+    """Whether every block stays in the partition that it is in first."""
     slices: tuple[tuple[int, int], ...]
     """First row and row after the last of each slice of W."""
 
@@ -46,6 +48,8 @@ class Layout:
 
         What is in memory stays where it is as far as it can: a quarter brings about as much as all.
         """
+        if self.fixed:
+            return 0.0
         return 1.0 if self.streamed else 0.25
 
     @property
@@ -62,6 +66,7 @@ def make_layout(
     streamed: bool,
     block_rows: int = 0,
     n_rounds: int = 0,
+    fixed: bool = False,
 ) -> Layout:
     """Cut pieces into blocks, and weights into slices.
 
@@ -79,6 +84,8 @@ def make_layout(
         Most rows in a block; 0: from the number of rows and partitions.
     n_rounds : int
         Synchronisations in an epoch; 0: from the number of rows and partitions.
+    fixed : bool
+        Whether blocks stay where they are for ever, as in the published schemes.
 
     Returns
     -------
@@ -105,6 +112,7 @@ def make_layout(
         n_partitions=n_partitions,
         n_rounds=1 if n_partitions == 1 else min(rounds, len(blocks) // n_partitions),
         streamed=streamed,
+        fixed=fixed,
         slices=_cut_evenly(width, min(width, _N_SLICES)),
     )
 

@@ -73,8 +73,9 @@ class FitOptions:
     rounds_per_epoch: int = 0
     """Synchronisations of partitions in an epoch; 0: from the numbers of rows and partitions."""
     aggregation: str = "exact"
-    """How partitions' changes are put together: 'exact' maximises the dual along them; 'adding' and
-    'averaging' are the schemes of CoCoA+ and CoCoA, to compare with."""
+    """How partitions' changes are put together: 'exact' maximises the dual along them. 'adding' and
+    'averaging' are the schemes of CoCoA+ and CoCoA, where no block changes its partition, for
+    comparison."""
     checkpoint_s: float = 60.0
     """Seconds after which the state of the run is written again."""
     memory_limit_bytes: int | None = None

@@ -25,13 +25,13 @@ _MOST_CORRECTION = 100.0
 """A missed check puts the next one off by at most this factor of the gap."""
 _CERTAIN = 0.95
 """A certificate is taken where the estimate is below this share of the tolerance."""
-_FIRST = 3.0
-"""r at the start is so many times the root of the number of partitions."""
+_FIRST = 1.5
+"""r at the start, for one partition."""
 _LEFT = 0.45
 """Share of a subproblem's gap that a pass is to leave."""
-_STEPS = (0.6, 2.0)
+_STEPS = (0.6, 3.0)
 """By how much r falls and grows from one pass to the next, at most."""
-_STEERED = (1.5, 1000.0)
+_STEERED = (1.2, 1000.0)
 """Least and greatest r that is steered to."""
 
 
@@ -93,11 +93,14 @@ def choose_ratio(dual_values: list[float], gap: float, tol: float) -> float:
 def first_ratio(n_partitions: int) -> float:
     """Return the r that the accelerated outer loop starts with, for a smooth loss.
 
+    It is about the lowest one that is steered to; the first passes find what C and the rows ask
+    for.
+
     Parameters
     ----------
     n_partitions : int
     """
-    return _FIRST * math.sqrt(n_partitions)
+    return _FIRST * float(n_partitions) ** 0.75
 
 
 def steer_ratio(ratio: float, left: float) -> float:
