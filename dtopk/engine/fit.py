@@ -16,8 +16,9 @@ from dtopk.engine.blocks import Layout, make_layout
 from dtopk.engine.duals import Duals, MemoryDuals, StreamedDuals
 from dtopk.engine.interruption import Interruption
 from dtopk.engine.member import Member
-from dtopk.engine.memory import MemoryPlan, plan_memory
+from dtopk.engine.memory import MemoryPlan
 from dtopk.engine.options import FLOAT32_TOL, FitOptions, StartPoint
+from dtopk.engine.plan import Sizes, plan_process
 from dtopk.engine.records import Callback, FitInfo, FitResult
 from dtopk.engine.rows import Rows, class_totals
 from dtopk.engine.run import Run
@@ -213,6 +214,7 @@ def plan_layout(
         streamed=streamed if manifest is None else manifest["layout"]["streamed"],
         block_rows=options.block_rows,
         n_rounds=options.rounds_per_epoch,
+        fixed=options.aggregation != "exact",
     )
 
 
@@ -281,15 +283,8 @@ def plan_rows(rows: Rows, options: FitOptions) -> MemoryPlan:
     Raises
     ------
     ValueError
-        If memory does not suffice, with the arithmetic.
+        If memory does not suffice, with the arithmetic; or if there are fewer blocks than
+        partitions.
     """
-    return plan_memory(
-        n_samples=rows.n_stored,
-        n_features=rows.n_features + (options.constant != 0),
-        n_classes=rows.n_classes,
-        feature_itemsize=rows.dtype.itemsize,
-        itemsize=np.dtype(options.dtype).itemsize,
-        largest_piece=max(piece.n_rows for piece in rows.pieces),
-        features_resident=rows.resident,
-        limit_bytes=options.memory_limit_bytes,
-    )
+    sizes = Sizes.of_rows(rows, options)
+    return plan_process(sizes, limit_bytes=options.memory_limit_bytes).memory

@@ -32,9 +32,9 @@ Float64 = NDArray[np.float64]
 
 _START_ROWS = 4096
 """Rows whose duals are started together."""
-_PROBE_SHARE = 1 / 32
+PROBE_SHARE = 1 / 32
 """Share of a partition's blocks whose rows are looked at for the gap, where all are streamed."""
-_PROBE_BLOCKS = 3
+PROBE_BLOCKS = 3
 """The same, at least."""
 
 
@@ -523,7 +523,7 @@ class Member:
         chosen = range(len(blocks))
         if self.layout.streamed:
             # A row costs the reading of its block: few blocks, and more rows of each.
-            some = max(_PROBE_BLOCKS, round(_PROBE_SHARE * len(blocks)))
+            some = max(PROBE_BLOCKS, round(PROBE_SHARE * len(blocks)))
             chosen = np.sort(rng.permutation(len(blocks))[:some]).tolist()
         share = n_rows / self.layout.n_samples * sum(sizes) / sum(sizes[i] for i in chosen)
         counts = {i: min(int(share * sizes[i] + rng.random()), sizes[i]) for i in chosen}

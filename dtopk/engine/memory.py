@@ -1,12 +1,10 @@
-"""What fits into memory, decided before the start from the sizes of the problem."""
+"""How much memory is free, and what of a run is held in it."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-_SHARE_OF_FREE = 0.6
-"""Share of the free memory that a run takes by default; page cache and the caller need theirs."""
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -78,61 +76,7 @@ class MemoryPlan:
     duals_in_memory: bool
     """Whether the duals are."""
 
-
-def plan_memory(
-    *,
-    n_samples: int,
-    n_features: int,
-    n_classes: int,
-    feature_itemsize: int,
-    itemsize: int,
-    largest_piece: int,
-    features_resident: bool,
-    limit_bytes: int | None = None,
-) -> MemoryPlan:
-    """Decide what is held in memory.
-
-    Parameters
-    ----------
-    n_samples, n_features, n_classes : int
-    feature_itemsize, itemsize : int
-        Bytes of a feature at rest and of a number of the computation.
-    largest_piece : int
-        Most rows read together.
-    features_resident : bool
-        Whether the features are in memory already, and count for nothing.
-    limit_bytes : int or None
-        What the run may take; None: a share of what is free.
-
-    Returns
-    -------
-    MemoryPlan
-
-    Raises
-    ------
-    ValueError
-        If not even the weights and the pieces in work fit, with the arithmetic.
-    """
-    automatic = limit_bytes is None
-    limit = int(_SHARE_OF_FREE * free_memory()) if limit_bytes is None else limit_bytes
-    # Four copies of W serve the accelerated loop and two more, in float64, the certificate.
-    weights = n_features * n_classes * (4 * itemsize + 2 * 8)
-    # The piece in work, the one read ahead and the one being written, of what is not in memory.
-    features_piece = 0 if features_resident else 3 * largest_piece * n_features * feature_itemsize
-    duals_piece = 3 * largest_piece * n_classes * itemsize
-    duals = n_samples * n_classes * itemsize
-    features = 0 if features_resident else n_samples * n_features * feature_itemsize
-    working = weights + features_piece
-    duals_fit = working + duals <= limit
-    if not duals_fit and working + duals_piece > limit:
-        where = "memory that is free" if automatic else "memory_limit"
-        raise ValueError(
-            f"{where} must be at least {working + min(duals, duals_piece):,} bytes for six copies "
-            f"of the weights ({n_features:,} x {n_classes:,}) and three pieces of "
-            f"{largest_piece:,} rows, got {limit:,}. Give it more, or train on a machine with "
-            f"more memory."
-        )
-    return MemoryPlan(
-        features_in_memory=features_resident or (duals_fit and working + duals + features <= limit),
-        duals_in_memory=duals_fit,
-    )
+    @property
+    def all_in_memory(self) -> bool:
+        """Whether nothing is streamed."""
+        return self.features_in_memory and self.duals_in_memory

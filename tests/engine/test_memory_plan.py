@@ -1,65 +1,130 @@
+"""What of a run is held in this process's memory, and how much memory is free."""
+
 import re
 
+import numpy as np
 import pytest
 
-from dtopk.engine.memory import cgroup_limit, free_memory, plan_memory
+from dtopk.engine import ArrayRows, FitOptions
+from dtopk.engine.memory import cgroup_limit, free_memory
+from dtopk.engine.plan import Sizes, plan_process
 
-SIZES = {
-    "n_samples": 1000,
-    "n_features": 50,
-    "n_classes": 10,
-    "feature_itemsize": 2,
-    "itemsize": 4,
-    "largest_piece": 100,
-    "features_resident": False,
-}
-# 50 x 10 weights four times in float32 and twice in float64.
-WEIGHTS = 50 * 10 * (4 * 4 + 2 * 8)
-# Three pieces of 100 rows with 50 float16 features, and with 10 float32 duals.
-FEATURES_PIECE = 3 * 100 * 50 * 2
-DUALS_PIECE = 3 * 100 * 10 * 4
+# W of 50 x 10 in float32, the centre of the accelerated loop and its weights before; for a
+# certificate, W and the weights of the duals in float64.
+ROUND = 50 * 10 * 4 * (1 + 2)
+CERTIFICATE = ROUND + 50 * 10 * 8 * 2
+# A thousand rows of 50 float16 features, a label and a weight, in chunks of 100.
+FEATURES = 1000 * (50 * 2 + 4 + 8)
+THREE_CHUNKS = 3 * 100 * 50 * 2
+# Ten float32 duals a row.
 DUALS = 1000 * 10 * 4
-FEATURES = 1000 * 50 * 2
-LEAST = WEIGHTS + FEATURES_PIECE + DUALS_PIECE
+THREE_BLOCKS = 3 * 100 * 10 * 4
+# A chunk read from disk and one of duals written there, each as it is in memory and on disk.
+READING, WRITING = 2 * 100 * 50 * 2, 2 * 100 * 10 * 4
+
+# In a round there is a chunk being read; the certificate needs less than that.
+ALL = ROUND + FEATURES + DUALS + READING
+DUALS_ONLY = CERTIFICATE + THREE_CHUNKS + DUALS + WRITING
+NOTHING = CERTIFICATE + THREE_CHUNKS + THREE_BLOCKS
 
 
-def plan(limit, **changes):
-    result = plan_memory(**{**SIZES, **changes}, limit_bytes=limit)
-    return result.features_in_memory, result.duals_in_memory
+def make_sizes(n_samples=1000, n_features=50, n_classes=10, dtype="float16", **options):
+    return Sizes.of_numbers(
+        FitOptions(**options),
+        n_samples=n_samples,
+        n_features=n_features,
+        n_classes=n_classes,
+        dtype=dtype,
+        chunk_rows=100,
+    )
+
+
+def decide(limit, sizes=None):
+    memory = plan_process(sizes or make_sizes(), limit_bytes=limit).memory
+    return memory.features_in_memory, memory.duals_in_memory
 
 
 def test_everything_is_held_where_it_just_fits():
-    assert plan(WEIGHTS + FEATURES_PIECE + DUALS + FEATURES) == (True, True)
+    assert decide(ALL) == (True, True)
 
 
 def test_features_are_streamed_where_one_byte_is_missing():
-    assert plan(WEIGHTS + FEATURES_PIECE + DUALS + FEATURES - 1) == (False, True)
-    assert plan(WEIGHTS + FEATURES_PIECE + DUALS) == (False, True)
+    assert decide(ALL - 1) == (False, True)
+    assert decide(DUALS_ONLY) == (False, True)
 
 
 def test_duals_are_streamed_too_where_they_do_not_fit():
-    assert plan(WEIGHTS + FEATURES_PIECE + DUALS - 1) == (False, False)
-    assert plan(LEAST) == (False, False)
-
-
-def test_features_in_memory_count_for_nothing():
-    assert plan(WEIGHTS + DUALS, features_resident=True) == (True, True)
-    assert plan(WEIGHTS + DUALS_PIECE, features_resident=True) == (True, False)
+    assert decide(DUALS_ONLY - 1) == (False, False)
+    assert decide(NOTHING) == (False, False)
 
 
 def test_what_cannot_work_is_refused_with_the_numbers():
     expected = re.escape(
-        f"memory_limit must be at least {LEAST:,} bytes for six copies of the weights (50 x 10) "
-        f"and three pieces of 100 rows, got {LEAST - 1:,}."
+        f"memory_limit must be at least {NOTHING:,} bytes, got {NOTHING - 1:,}. At a certificate: "
+        "weights W, 50 x 10 2,000; changes of W, 1 partition 4,000; W in float64 4,000; "
+        "centre of the accelerated loop 4,000; three chunks of features 30,000; "
+        "three blocks of duals 12,000. Give it more"
     )
     with pytest.raises(ValueError, match=expected):
-        plan(LEAST - 1)
+        decide(NOTHING - 1)
+
+
+def test_features_in_memory_count_for_nothing():
+    rows = ArrayRows(np.zeros((1000, 50), np.float16), np.zeros(1000, np.int32), 10)
+    sizes = Sizes.of_rows(rows, FitOptions())
+    assert decide(CERTIFICATE + DUALS, sizes) == (True, True)
+
+
+def test_duals_of_features_in_memory_are_streamed_where_they_do_not_fit():
+    m = (1 << 25) // 3  # so many that rows are cut into pieces of 3
+    rows = ArrayRows(np.zeros((30, 2), np.float16), np.zeros(30, np.int32), m)
+    sizes = Sizes.of_rows(rows, FitOptions(acceleration="off"))
+    weights = 2 * m * (4 + 8 + 8)
+    assert decide(weights + 30 * m * 4, sizes) == (True, True)
+    assert decide(weights + 30 * m * 4 - 1, sizes) == (True, False)
+    assert decide(weights + 9 * m * 4, sizes) == (True, False)
+    with pytest.raises(ValueError, match="three blocks of duals"):
+        decide(weights + 9 * m * 4 - 1, sizes)
+
+
+def test_without_acceleration_there_is_no_centre():
+    sizes = make_sizes(acceleration="off")
+    assert decide(NOTHING - 2 * 50 * 10 * 4, sizes) == (False, False)
+
+
+def test_a_constant_feature_is_a_row_of_the_weights():
+    sizes = make_sizes(constant=1.0)
+    assert decide(NOTHING + (CERTIFICATE // 50), sizes) == (False, False)
+    with pytest.raises(ValueError, match="weights W, 51 x 10"):
+        decide(NOTHING + (CERTIFICATE // 50) - 1, sizes)
+
+
+def test_features_of_another_dtype_take_their_own_bytes():
+    plan = plan_process(make_sizes(dtype="float64"), limit_bytes=10**9)
+    assert plan.needed_bytes - ALL == 1000 * 50 * 6 + 2 * 100 * 50 * 6
+
+
+def test_computing_in_float64_takes_twice_the_weights_and_duals():
+    options = FitOptions(dtype="float64")
+    sizes = Sizes.of_numbers(
+        options, n_samples=1000, n_features=50, n_classes=10, dtype="float16", chunk_rows=100
+    )
+    plan = plan_process(sizes, limit_bytes=10**9)
+    exact = CERTIFICATE - ROUND  # is in float64 all the same
+    assert plan.needed_bytes == 2 * ROUND + exact + FEATURES + 2 * DUALS + 2 * WRITING
+
+
+def test_each_partition_in_this_process_has_its_own_change_of_the_weights():
+    one, four = (
+        plan_process(make_sizes(partitions=k), limit_bytes=10**9).certificate_bytes for k in (1, 4)
+    )
+    assert four - one == 3 * 50 * 10 * 8
 
 
 def test_without_a_limit_a_share_of_the_free_memory_is_taken():
-    assert plan(None) == (True, True)
+    assert decide(None) == (True, True)
     with pytest.raises(ValueError, match=r"memory that is free must be at least [\d,]+ bytes"):
-        plan(None, n_features=10**7, n_classes=10**6)
+        decide(None, make_sizes(n_features=10**7, n_classes=10**6))
 
 
 def test_some_memory_is_free():
