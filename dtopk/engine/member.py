@@ -109,8 +109,6 @@ class Sweep:
     """The member that it is at."""
     blocks: tuple[int, ...]
     """The blocks visited."""
-    losses: tuple[float, ...]
-    """sum_i C_i L_i of each block, at each row's scores after its own update."""
     duals: tuple[float, ...]
     """sum_i D_i of each block, at the candidate duals."""
     n_rows: int
@@ -373,19 +371,17 @@ class Member:
         self, partition: int, order: Sequence[int], step: Step, U: Array, ends: float
     ) -> Sweep:
         began, waited = time.perf_counter(), self.feed.read_seconds
-        blocks, losses, duals, n_rows = [], [], [], 0
+        blocks, duals, n_rows = [], [], 0
         visits = self.feed.visit(order, update=True)
         with contextlib.closing(visits):
             for visit in visits:
-                loss_sum = dual_sum = 0.0
-                for rows, loss, dual in self._solve(visit, step, U, ends):
-                    loss_sum += loss
+                dual_sum = 0.0
+                for rows, dual in self._solve(visit, step, U, ends):
                     dual_sum += dual
                     n_rows += rows
                     self.report(rows)
                     self.pulse()
                 blocks.append(visit.block)
-                losses.append(loss_sum)
                 duals.append(dual_sum)
                 if self._cut_short(ends):
                     break
@@ -393,7 +389,6 @@ class Member:
             partition=partition,
             member=self.places.index,
             blocks=tuple(blocks),
-            losses=tuple(losses),
             duals=tuple(duals),
             n_rows=n_rows,
             seconds=time.perf_counter() - began,
@@ -402,18 +397,18 @@ class Member:
 
     def _solve(
         self, visit: Visit, step: Step, U: Array, ends: float
-    ) -> Iterator[tuple[int, float, float]]:
-        """Update the rows of a block, some at a time; yield how many, their losses and duals."""
+    ) -> Iterator[tuple[int, float]]:
+        """Update the rows of a block, some at a time; yield how many, and their duals' terms."""
         piece = visit.piece
         costs = self._costs(visit).astype(self.W.dtype)
         seed = [self.options.seed, step.epoch, visit.block]
         order = np.random.default_rng(seed).permutation(len(piece.labels))
         for start in range(0, len(order), self.updater.block_size):
             rows = order[start : start + self.updater.block_size]
-            sums = self.updater.update(
+            dual_sum = self.updater.update(
                 piece.X, piece.labels, costs, visit.dual, rows, U, step.ratio, step.sigma
             )
-            yield len(rows), sums.loss, sums.dual
+            yield len(rows), dual_sum
             if self._cut_short(ends):
                 return
 

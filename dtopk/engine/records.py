@@ -49,11 +49,11 @@ class EpochRecord:
     rows_per_second: float
     """Rows of this pass by its seconds."""
     primal: float
-    """P(W); unless `exact`, with the rows' losses estimated at the weights they were solved at."""
+    """P(W); unless `exact`, from the gaps of some of the rows at the weights after the pass."""
     dual_value: float
     """D(A)."""
     relative_gap: float
-    """(P - D) / max(|P|, |D|). Unless `exact` an estimate, which may even be negative early."""
+    """(P - D) / max(|P|, |D|). Unless `exact` an estimate, from some of the rows."""
     exact: bool
     """Whether primal and dual were recomputed over all rows after the pass."""
     read_seconds: float

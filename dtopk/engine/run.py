@@ -57,8 +57,6 @@ class Progress:
     """r of the accelerated outer loop; 1: plain."""
     sigma: float = 1.0
     """sigma' of the next round."""
-    losses: list[float] = field(default_factory=list)
-    """sum_i C_i L_i of each block, when it was last visited."""
     duals: list[float] = field(default_factory=list)
     """sum_i D_i of each block, or less."""
     subproblem: float = 0.0
@@ -168,9 +166,7 @@ class Run:
         self._schedule = CheckSchedule(self.options.tol)
         self._watch = StagnationWatch()
         sigma = 1.0 if self.options.aggregation == "averaging" else float(self.layout.n_partitions)
-        self.progress = Progress(
-            sigma=sigma, losses=[0.0] * n_blocks, duals=[0.0] * n_blocks, owners=[]
-        )
+        self.progress = Progress(sigma=sigma, duals=[0.0] * n_blocks, owners=[])
         self._has_exact = False
         self._is_whole = True
         self._pending: tuple[EpochRecord, bool] | None = None
@@ -312,7 +308,9 @@ class Run:
             if stop is not None:
                 return self._result(certificate, stop)
             self._advance(record.relative_gap, stagnates)
-            self._commit()
+            # Nothing is written yet that the state which is gone on from does not have.
+            if not is_restored:
+                self._commit()
 
     def _visit(self) -> tuple[EpochRecord, bool]:
         """Make an epoch; say whether the gap has stopped falling."""
@@ -414,12 +412,11 @@ class Run:
         return (math.fsum(sweep.duals) - before) / self.progress.ratio
 
     def _take_in(self, sweeps: list[Sweep], theta: NDArray[np.float64]) -> None:
-        """Note the blocks' losses and duals; between two points D_i is above the chord."""
+        """Note the blocks' duals; between two points D_i is above the chord."""
         for sweep in sweeps:
             share = float(theta[sweep.partition])
-            for block, loss, dual in zip(sweep.blocks, sweep.losses, sweep.duals, strict=True):
+            for block, dual in zip(sweep.blocks, sweep.duals, strict=True):
                 before = self.progress.duals[block]
-                self.progress.losses[block] = loss
                 self.progress.duals[block] = (
                     dual if share == 1 else before + share * (dual - before)
                 )

@@ -8,7 +8,6 @@ import numpy as np
 from numba import njit
 
 from dtopk.kernels.corrections import correct_scores
-from dtopk.kernels.products import products_with_scores
 from dtopk.kernels.projections import ALPHA_INCL, BETA, FASTMATH, largest_entries, project_top_k
 from dtopk.kernels.workspace import working_vector
 
@@ -67,7 +66,7 @@ def _fill_top(b, k, radius, top, out):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def update_rows_hinge(
-    scores, gram, dual, delta, labels, costs, domain, k, gamma, smoothing, first, last, bounds
+    scores, gram, dual, delta, labels, costs, domain, k, gamma, smoothing, first, last
 ):
     """Maximise the dual over rows first to last of a block, each exactly and in order.
 
@@ -78,8 +77,7 @@ def update_rows_hinge(
     Parameters
     ----------
     scores : ndarray of shape (n_rows, m), float32 or float64
-        X W before any of rows first to last has changed; each row holds the scores that it was
-        solved at after.
+        X W before any of rows first to last has changed; each row holds its exact scores after.
     gram : ndarray of shape (n_rows, n_rows), the dtype of scores
         X X', lower triangle and diagonal.
     dual, delta : ndarray of shape (n_rows, m), the dtype of scores
@@ -90,16 +88,11 @@ def update_rows_hinge(
     domain, k, gamma, smoothing
         As in :func:`dtopk.kernels.projections.project_top_k`; ``LAPIN`` or ``MOREAU``.
     first, last : int
-    bounds : ndarray of shape (n_rows,), float64
-        Receives D_i(a_i) - <a_i, u_i> of the rows, at their new duals and the scores u_i that they
-        were solved at.
 
     Returns
     -------
-    dual_sum : float
+    float
         sum_i D_i(a_i) over the rows, at their new duals.
-    change_sum : float
-        sum_i <da_i, u_i>.
     """
     m = scores.shape[1]
     dtype = scores.dtype.type
@@ -107,12 +100,11 @@ def update_rows_hinge(
     top = np.empty(k + 1, scores.dtype)
     changed = np.empty(last - first, np.int64)
     n_changed = 0
-    dual_sum, change_sum = 0.0, 0.0
+    value = 0.0
     tiny = np.sqrt(np.finfo(scores.dtype).tiny)
     for i in range(first, last):
         correct_scores(scores, gram, delta, changed, n_changed, i)
         label, cost, norm = labels[i], costs[i], gram[i, i]
-        term = 0.0
         if cost == 0:
             x[:] = 0
             total = dtype(0)
@@ -128,15 +120,11 @@ def update_rows_hinge(
             penalty = float(_sum_of_squares(x))
             if smoothing == MOREAU:
                 penalty += float(total) * total
-            term = total - gamma / (2 * cost) * penalty
+            value += total - gamma / (2 * cost) * penalty
         if _negate_and_difference(x, total, label, dual[i], delta[i]) > 0:
             changed[n_changed] = i
             n_changed += 1
-        product, change = products_with_scores(dual[i], delta[i], scores[i], label)
-        bounds[i] = term - product
-        dual_sum += term
-        change_sum += change
-    return dual_sum, change_sum
+    return value
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

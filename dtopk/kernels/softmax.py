@@ -16,7 +16,6 @@ from numba import njit
 
 from dtopk.kernels.corrections import correct_scores
 from dtopk.kernels.elementary import fast_exp
-from dtopk.kernels.products import products_with_scores
 from dtopk.kernels.projections import FASTMATH, largest_entry
 from dtopk.kernels.workspace import working_vector
 
@@ -224,10 +223,10 @@ def _exponentials(u, top, e):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def update_rows_softmax(scores, gram, dual, delta, labels, costs, first, last, bounds):
+def update_rows_softmax(scores, gram, dual, delta, labels, costs, first, last):
     """Maximise the dual over rows first to last of a block, each exactly and in order.
 
-    Arguments and results are those of :func:`dtopk.kernels.hinge.update_rows_hinge`, less the
+    Arguments and result are those of :func:`dtopk.kernels.hinge.update_rows_hinge`, less the
     parameters of the hinge.
     """
     m = scores.shape[1]
@@ -235,7 +234,7 @@ def update_rows_softmax(scores, gram, dual, delta, labels, costs, first, last, b
     b, w = working_vector(m, scores), working_vector(m, scores)
     changed = np.empty(last - first, np.int64)
     n_changed = 0
-    dual_sum, change_sum = 0.0, 0.0
+    value = 0.0
     eps = np.finfo(scores.dtype).eps
     for i in range(first, last):
         correct_scores(scores, gram, delta, changed, n_changed, i)
@@ -243,7 +242,7 @@ def update_rows_softmax(scores, gram, dual, delta, labels, costs, first, last, b
         _prepare_row(scores[i], dual[i], norm, cost, label, b, w)
         top = largest_entry(b)
         _shift(b, top)
-        al, term = norm * cost, 0.0
+        al = norm * cost
         if cost == 0:
             w[:] = 0
             factor = f(0)
@@ -251,20 +250,16 @@ def update_rows_softmax(scores, gram, dual, delta, labels, costs, first, last, b
             t = solve_softmax_row(b, al, f(0), dual[i, label] > 0, w)
             factor = f(cost / al)
             # log p_j = b_j - t - w_j - log al, and p sums to one.
-            term = cost * (math.log(al) - _moment(b, w, f(t), f(1)) / al)
+            value += cost * (math.log(al) - _moment(b, w, f(t), f(1)) / al)
         else:
             # Without curvature the optimum is the softmax of the scores.
             total = _exponentials(b, f(0), w)
             factor = f(cost / total)
-            term = cost * (math.log(total) - _moment(b, w, f(0), f(0)) / total)
+            value += cost * (math.log(total) - _moment(b, w, f(0), f(0)) / total)
         if _write_dual(w, factor, label, dual[i], delta[i]) > 0:
             changed[n_changed] = i
             n_changed += 1
-        product, change = products_with_scores(dual[i], delta[i], scores[i], label)
-        bounds[i] = term - product
-        dual_sum += term
-        change_sum += change
-    return dual_sum, change_sum
+    return value
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -94,15 +94,14 @@ class Loss(ABC):
         costs: Array,
         first: int,
         last: int,
-        bounds: NDArray[np.float64],
-    ) -> tuple[float, float]:
+    ) -> float:
         """Maximise the dual over rows first to last of a block, each exactly and in order.
 
         Parameters
         ----------
         scores : ndarray of shape (n_rows, n_classes), float32 or float64
-            ``X @ W`` before any of these rows has changed. Each row holds the exact scores at
-            which it was solved, before its own update, afterwards.
+            ``X @ W`` before any of these rows has changed. Each row holds its exact scores, those
+            at which it was solved, afterwards.
         gram : ndarray of shape (n_rows, n_rows), the dtype of `scores`
             ``X @ X.T``; diagonal and lower triangle are read.
         dual : ndarray of shape (n_rows, n_classes), the dtype of `scores`
@@ -112,18 +111,11 @@ class Loss(ABC):
         labels : ndarray of shape (n_rows,), int32
         costs : ndarray of shape (n_rows,), the dtype of `scores`
         first, last : int
-        bounds : ndarray of shape (n_rows,), float64
-            Receives ``D_i(a_i) - <a_i, u_i>`` of the rows, at their new duals and the scores u_i
-            at which they were solved: by the inequality of Fenchel and Young no more than
-            ``C_i L_i(u_i)``. Less ``K <a_i, da_i>`` it is the loss itself, at the row's scores
-            after its own update, where a solved row has equality.
 
         Returns
         -------
-        dual_sum : float
+        float
             ``sum_i D_i(a_i)`` over the rows, at their new duals.
-        change_sum : float
-            ``sum_i <da_i, u_i>``, the changes of the duals times the same scores.
         """
 
     @abstractmethod

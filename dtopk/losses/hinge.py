@@ -103,10 +103,9 @@ class TopKHinge(Loss):
         costs: Array,
         first: int,
         last: int,
-        bounds: NDArray[np.float64],
-    ) -> tuple[float, float]:
+    ) -> float:
         """See :meth:`Loss.update_rows`."""
-        sums: tuple[float, float] = kernels.update_rows_hinge(
+        value: float = kernels.update_rows_hinge(
             scores,
             gram,
             dual,
@@ -119,9 +118,8 @@ class TopKHinge(Loss):
             SMOOTHINGS[self.smoothing],
             first,
             last,
-            bounds,
         )
-        return sums
+        return value
 
     def make_feasible(
         self, dual: Array, labels: LabelArray, costs: NDArray[np.float64]

@@ -59,13 +59,12 @@ class Softmax(Loss):
         costs: Array,
         first: int,
         last: int,
-        bounds: NDArray[np.float64],
-    ) -> tuple[float, float]:
+    ) -> float:
         """See :meth:`Loss.update_rows`."""
-        sums: tuple[float, float] = kernels.update_rows_softmax(
-            scores, gram, dual, delta, labels, costs, first, last, bounds
+        value: float = kernels.update_rows_softmax(
+            scores, gram, dual, delta, labels, costs, first, last
         )
-        return sums
+        return value
 
     def make_feasible(
         self, dual: Array, labels: LabelArray, costs: NDArray[np.float64]

@@ -100,7 +100,7 @@ def first_ratio(n_partitions: int) -> float:
     ----------
     n_partitions : int
     """
-    return _FIRST * float(n_partitions) ** 0.75
+    return _FIRST * math.pow(n_partitions, 0.75)
 
 
 def steer_ratio(ratio: float, left: float) -> float:

@@ -25,8 +25,6 @@ from dtopk.losses import Loss
 
 Array = NDArray[Any]
 
-_LOSS_STRIDE = 8
-"""One row in so many has its loss computed."""
 _GROUP_ROWS = 32
 """Rows whose corrections are made one by one; those on later rows of the block are one gemm."""
 
@@ -89,32 +87,13 @@ class Timings:
     scores: float = 0.0
     """S = X W."""
     inner: float = 0.0
-    """The rows' own problems, the corrections between them, and the losses of some rows."""
+    """The rows' own problems and the corrections between them."""
     update: float = 0.0
     """W += X' dA."""
 
     def total(self) -> float:
         """Return the sum of all parts."""
         return sum(float(getattr(self, field.name)) for field in fields(self))
-
-
-@dataclass(frozen=True, kw_only=True)
-class BlockSums:
-    """What a block adds to the running primal and dual.
-
-    With u_i the scores at which a row was solved and a_i its dual before: the losses at u_i are
-    bounded from below by what solving the rows gives, and what the bound lacks is taken from one
-    row in eight. Where a row hardly moves it lacks little, and so the sums are much closer than
-    losses of an eighth of the rows would be.
-    """
-
-    loss: float
-    """Estimate of sum_i C_i L_i(u_i)."""
-    dual_bound: float
-    """Estimate of sum_i C_i L_i(u_i) + <a_i, u_i>. Less sum_i D_i(a_i), which it is never below
-    but for the estimate, it is the sum of the rows' own duality gaps at the time."""
-    dual: float
-    """sum_i D_i at the new duals."""
 
 
 class BlockUpdater:
@@ -142,7 +121,6 @@ class BlockUpdater:
         self._scores, self._dual, self._delta = (
             np.empty((block_size, n_classes), dtype) for _ in range(3)
         )
-        self._bounds = np.empty(block_size)
 
     def update(
         self,
@@ -154,7 +132,7 @@ class BlockUpdater:
         W: Array,
         ratio: float,
         sigma: float = 1.0,
-    ) -> BlockSums:
+    ) -> float:
         """Maximise the dual over some rows, one after the other, and bring W up to date.
 
         Parameters
@@ -178,7 +156,8 @@ class BlockUpdater:
 
         Returns
         -------
-        BlockSums
+        float
+            sum_i D_i over the rows, at their new duals and for the costs as given.
         """
         n_rows = len(rows)
         block, scores, a = self._X[:n_rows], self._scores[:n_rows], self._dual[:n_rows]
@@ -192,16 +171,14 @@ class BlockUpdater:
         clock.append(time.perf_counter())
         gemm(block, W, scores)
         clock.append(time.perf_counter())
-        sums = self._solve_rows(scores, G, a, delta, y, cost)
+        dual_value = self._solve_rows(scores, G, a, delta, y, cost)
         clock.append(time.perf_counter())
         gemm(block.T, delta, W, alpha=sigma, beta=1.0)
         clock.append(time.perf_counter())
         put_duals(a, rows, W.dtype.type(ratio), dual)
         clock.append(time.perf_counter())
         self._add_times(clock)
-        return BlockSums(
-            loss=ratio * sums.loss, dual_bound=ratio * sums.dual_bound, dual=ratio * sums.dual
-        )
+        return ratio * dual_value
 
     def _solve_rows(
         self,
@@ -211,37 +188,15 @@ class BlockUpdater:
         delta: Array,
         labels: NDArray[np.int32],
         costs: Array,
-    ) -> BlockSums:
-        dual_sum, change_sum = 0.0, 0.0
+    ) -> float:
+        value = 0.0
         n_rows = len(scores)
-        bounds = self._bounds[:n_rows]
         for first in range(0, n_rows, _GROUP_ROWS):
             last = min(first + _GROUP_ROWS, n_rows)
-            dual_part, change_part = self.loss.update_rows(
-                scores, G, dual, delta, labels, costs, first, last, bounds
-            )
-            dual_sum += dual_part
-            change_sum += change_part
+            value += self.loss.update_rows(scores, G, dual, delta, labels, costs, first, last)
             if last < n_rows:
                 gemm(G[last:, first:last], delta[first:last], scores[last:], beta=1.0)
-        lacking = self._estimate_lacking(scores, labels, costs, bounds)
-        return BlockSums(
-            loss=float(bounds.sum()) + lacking,
-            dual_bound=dual_sum - change_sum + lacking,
-            dual=dual_sum,
-        )
-
-    def _estimate_lacking(
-        self,
-        scores: Array,
-        labels: NDArray[np.int32],
-        costs: Array,
-        bounds: NDArray[np.float64],
-    ) -> float:
-        """Estimate by how much the losses exceed their lower bounds, from some of the rows."""
-        rows = np.arange(0, len(scores), _LOSS_STRIDE)
-        losses = costs[rows] * self.loss.values(scores[rows], labels[rows])
-        return float((losses - bounds[rows]).mean()) * len(scores)
+        return value
 
     def _add_times(self, clock: list[float]) -> None:
         spent = np.diff(clock)

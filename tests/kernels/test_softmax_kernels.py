@@ -93,7 +93,7 @@ def test_update_rows_softmax_returns_the_dual_terms_of_the_new_rows(rng, dtype):
     dual, delta = np.zeros((n, m), dtype), np.empty((n, m), dtype)
     labels = rng.integers(0, m, n).astype(np.int32)
     costs = np.full(n, cost, dtype)
-    value, _ = update_rows_softmax(scores, gram, dual, delta, labels, costs, 0, n, np.empty(n))
+    value = update_rows_softmax(scores, gram, dual, delta, labels, costs, 0, n)
     terms = [
         testing.dual_term(make_loss("softmax"), a, label, cost)
         for a, label in zip(dual, labels, strict=True)

@@ -88,77 +88,40 @@ def test_probabilities_sum_to_one_at_any_scores():
         np.testing.assert_allclose(p, [[1, 0, 0], [1 / 3] * 3], rtol=1e-6)
 
 
-def update(loss, scores, norm, label, cost):
-    """Update a row from a dual of zero; return the new dual, D_i and the bound of the loss."""
-    dual, delta, bounds = np.zeros((1, len(scores))), np.empty((1, len(scores))), np.empty(1)
-    value, _ = loss.update_rows(
-        np.array([scores], float),
-        np.array([[norm]], float),
-        dual,
-        delta,
-        np.array([label], np.int32),
-        np.array([cost], float),
-        0,
-        1,
-        bounds,
-    )
-    np.testing.assert_array_equal(delta, dual)
-    return dual[0], value, bounds[0]
-
-
-def test_hinge_update_inside_the_domain_gives_hand_computed_values():
+def test_hinge_update_of_one_row_gives_hand_computed_duals():
     """k = 1, two classes, K = 2, C = 10, W = 0.
 
-    max_s s - K/2 (s^2 + s^2) = s - 2 s^2: s = 1/4, far from the bound. At scores of zero the loss
-    C 1 is at least D_i - <a, 0>. The scores become K (s, -s) = (1/2, -1/2), where the loss is
-    D_i - <a, (1/2, -1/2)> = 0.
+    max_s s - K/2 (s^2 + s^2) = s - 2 s^2: s = 1/4, far from the bound.
     """
-    dual, value, bound = update(make_loss("topk_hinge_alpha"), [0, 0], 2, 0, 10)
-    np.testing.assert_allclose(dual, [0.25, -0.25])
+    loss = make_loss("topk_hinge_alpha")
+    dual, delta = np.zeros((1, 2)), np.empty((1, 2))
+    value = loss.update_rows(
+        np.zeros((1, 2)),
+        np.array([[2.0]]),
+        dual,
+        delta,
+        np.zeros(1, np.int32),
+        np.array([10.0]),
+        0,
+        1,
+    )
+    np.testing.assert_allclose(dual, [[0.25, -0.25]])
+    np.testing.assert_allclose(delta, dual)
     assert value == pytest.approx(0.25)
-    assert bound == pytest.approx(0.25)
-
-
-def test_hinge_update_at_the_bound_of_the_domain_gives_hand_computed_values():
-    """As above with C = 0.1 and scores (0.2, 0): s = C, D_i = 0.1, and the loss 0.1 0.8 holds.
-
-    That is D_i - <a, u> = 0.1 - 0.1 0.2: the vertex of the domain is where the loss is attained,
-    before the update and after.
-    """
-    dual, value, bound = update(make_loss("topk_hinge_alpha"), [0.2, 0], 2, 0, 0.1)
-    np.testing.assert_allclose(dual, [0.1, -0.1])
-    assert value == pytest.approx(0.1)
-    assert bound == pytest.approx(0.08)
-
-
-def test_smooth_hinge_update_gives_hand_computed_values():
-    """k = 1, two classes, gamma = 2, K = 1, C = 2, scores (0, 1/2).
-
-    max_s s + s/2 - gamma/(2C) s^2 - K s^2 = 3/2 s - 3/2 s^2: s = 1/2, D_i = 1/2 - 1/8, and
-    D_i - <a, u> = 3/8 + 1/4. The loss there is C h^2/4 with h = 3/2, 9/8.
-    """
-    loss = make_loss("topk_hinge_beta", gamma=2.0)
-    dual, value, bound = update(loss, [0, 0.5], 1, 0, 2)
-    np.testing.assert_allclose(dual, [1 / 2, -1 / 2])
-    assert value == pytest.approx(3 / 8)
-    assert bound == pytest.approx(5 / 8)
 
 
 def test_softmax_update_of_a_row_without_curvature_is_the_softmax_of_its_scores():
-    """K = 0, equal scores of four classes, C = 2: p = 1/4, a = -C p, D_i = C L = C log 4."""
-    dual, value, bound = update(make_loss("softmax"), [0, 0, 0, 0], 0, 1, 2)
-    np.testing.assert_allclose(dual, [-0.5, 1.5, -0.5, -0.5])
+    """K = 0, equal scores of four classes, C = 2: p = 1/4, a = -C p, D_i = C log 4."""
+    dual, delta = np.zeros((1, 4)), np.empty((1, 4))
+    value = make_loss("softmax").update_rows(
+        np.zeros((1, 4)),
+        np.zeros((1, 1)),
+        dual,
+        delta,
+        np.array([1], np.int32),
+        np.array([2.0]),
+        0,
+        1,
+    )
+    np.testing.assert_allclose(dual, [[-0.5, 1.5, -0.5, -0.5]])
     assert value == pytest.approx(2 * LOG(4))
-    assert bound == pytest.approx(2 * LOG(4))
-
-
-@pytest.mark.parametrize("norm", [0.1, 4.0])
-def test_softmax_update_that_makes_two_scores_equal_gives_hand_computed_values(norm):
-    """Scores (0, K C): with p = 1/2 they become (K C/2, K C/2), of which p is the softmax.
-
-    D_i = C log 2, and with a = (C/2, -C/2) the bound at the old scores is C log 2 + K C^2/2.
-    """
-    dual, value, bound = update(make_loss("softmax"), [0, 3 * norm], norm, 0, 3)
-    np.testing.assert_allclose(dual, [1.5, -1.5])
-    assert value == pytest.approx(3 * LOG(2))
-    assert bound == pytest.approx(3 * LOG(2) + 4.5 * norm)
