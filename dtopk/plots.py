@@ -45,7 +45,7 @@ class ConvergencePoint(Protocol):
 
     @property
     def exact(self) -> bool:
-        """Whether the values were recomputed over all rows, not estimated inside the epoch."""
+        """Whether the values were recomputed over all rows, not estimated on some of them."""
 
 
 def draw_convergence(history: Sequence[ConvergencePoint], *, tol: float, title: str) -> Figure:
@@ -149,7 +149,7 @@ def _draw_gap(
         marker="o",
         markersize=_marker_size(shown),
         markerfacecolor="white",
-        label="estimated inside the epoch, not a bound",
+        label="estimated on some rows, not a bound",
     )
     exact = [(place, point) for place, point in shown if point.exact]
     axes.plot(

@@ -22,7 +22,7 @@ def test_box_maximum_agrees_with_a_general_solver(K, rank):
     def loss(t):
         return 0.5 * t @ products.gram @ t - linear @ t
 
-    best = minimize(
+    best = minimize(  # type: ignore[call-overload]
         loss, np.full(K, 0.5), jac=lambda t: products.gram @ t - linear, bounds=[(0, 1)] * K,
         method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 10_000},
     )  # fmt: skip
