@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dtopk.engine.rows import PieceRange
-from dtopk_storage import RunState
+from dtopk_storage import PackedRows, RunState, pack_rows
 
 Array = NDArray[Any]
 
@@ -68,8 +68,8 @@ def _combine(old: Array, candidate: Array, theta: float) -> Array:
     return candidate
 
 
-class MemoryDuals:
-    """Duals in memory, zero at the start.
+class InPlaceDuals:
+    """Duals in memory, zero at the start, where a round is always gone to its end.
 
     Parameters
     ----------
@@ -77,39 +77,26 @@ class MemoryDuals:
         All blocks of the run.
     n_classes : int
     dtype : dtype
-    in_place : bool
-        Whether a round is always gone to its end, so that candidates need no copy.
     """
 
     shared = False
 
-    def __init__(
-        self, blocks: tuple[PieceRange, ...], n_classes: int, dtype: DTypeLike, *, in_place: bool
-    ) -> None:
+    def __init__(self, blocks: tuple[PieceRange, ...], n_classes: int, dtype: DTypeLike) -> None:
         self._blocks = blocks
         self._n_classes = n_classes
         self._dtype = np.dtype(dtype)
-        self._in_place = in_place
         self._values: dict[int, Array] = {}
-        self._candidates: dict[int, Array] = {}
 
     def load(self, block: int) -> Array:
-        """See :meth:`Duals.load`."""
-        return self.read(block) if self._in_place else self.read(block).copy()
+        """See :meth:`Duals.load`; the candidate is what counts."""
+        return self.read(block)
 
     def keep(self, block: int, dual: Array) -> None:
-        """See :meth:`Duals.keep`."""
-        if not self._in_place:
-            self._candidates[block] = dual
+        """Do nothing: it has been changed where it is."""
 
     def settle(self, theta: Mapping[int, float]) -> None:
-        """See :meth:`Duals.settle`."""
-        for block, candidate in self._candidates.items():
-            if theta[block] == 1.0:
-                self._values[block] = candidate
-            elif theta[block] > 0.0:
-                self._values[block] = _combine(self._values[block], candidate, theta[block])
-        self._candidates = {}
+        """Do nothing: there is no other share than all."""
+        assert all(share == 1.0 for share in theta.values())
 
     def read(self, block: int) -> Array:
         """See :meth:`Duals.read`."""
@@ -140,10 +127,88 @@ class MemoryDuals:
 
     def restore(self, state: RunState, version: str, blocks: Iterable[int]) -> None:
         """See :meth:`Duals.restore`."""
-        self._candidates = {}
         self._values = {
             block: state.read_array(version, dual_name(block)) for block in sorted(blocks)
         }
+
+
+class MemoryDuals:
+    """Duals in memory, zero at the start; each block is packed where its zeros make that smaller.
+
+    Parameters
+    ----------
+    blocks : sequence of PieceRange
+        All blocks of the run.
+    n_classes : int
+    dtype : dtype
+    """
+
+    shared = False
+
+    def __init__(self, blocks: tuple[PieceRange, ...], n_classes: int, dtype: DTypeLike) -> None:
+        self._blocks = blocks
+        self._n_classes = n_classes
+        self._dtype = np.dtype(dtype)
+        self._values: dict[int, PackedRows] = {}
+        self._candidates: dict[int, Array] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the duals take between rounds."""
+        return sum(values.nbytes for values in self._values.values())
+
+    def load(self, block: int) -> Array:
+        """See :meth:`Duals.load`."""
+        return self.read(block)
+
+    def keep(self, block: int, dual: Array) -> None:
+        """See :meth:`Duals.keep`."""
+        self._candidates[block] = dual
+
+    def settle(self, theta: Mapping[int, float]) -> None:
+        """See :meth:`Duals.settle`."""
+        for block, candidate in self._candidates.items():
+            if theta[block] == 1.0:
+                self.put(block, candidate)
+            elif theta[block] > 0.0:
+                self.put(block, _combine(self.read(block), candidate, theta[block]))
+        self._candidates = {}
+
+    def read(self, block: int) -> Array:
+        """See :meth:`Duals.read`; a copy."""
+        values = self._values.get(block)
+        shape = self._blocks[block].n_rows, self._n_classes
+        if values is None:
+            return np.zeros(shape, self._dtype)
+        dual = np.empty(shape, self._dtype)
+        values.unpack(dual)
+        return dual
+
+    def put(self, block: int, dual: Array) -> None:
+        """See :meth:`Duals.put`; its negative zeros become zeros."""
+        # An update leaves the minus of a zero where a class has no part in the loss.
+        dual += dual.dtype.type(0)
+        self._values[block] = pack_rows(dual, self._dtype)
+
+    def drop(self, blocks: Iterable[int]) -> None:
+        """See :meth:`Duals.drop`."""
+        for block in blocks:
+            self._values.pop(block, None)
+
+    def begin(self, version: str) -> None:
+        """Do nothing: nothing is written before it is asked for."""
+
+    def save(self, state: RunState, version: str) -> int:
+        """See :meth:`Duals.save`."""
+        return sum(
+            state.write_array(version, dual_name(block), self.read(block)) for block in self._values
+        )
+
+    def restore(self, state: RunState, version: str, blocks: Iterable[int]) -> None:
+        """See :meth:`Duals.restore`."""
+        self._candidates, self._values = {}, {}
+        for block in sorted(blocks):
+            self.put(block, state.read_array(version, dual_name(block)))
 
 
 class StreamedDuals:

@@ -13,7 +13,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dtopk.engine.blocks import Layout, make_layout
-from dtopk.engine.duals import Duals, MemoryDuals, StreamedDuals
+from dtopk.engine.duals import Duals, InPlaceDuals, MemoryDuals, StreamedDuals
 from dtopk.engine.interruption import Interruption
 from dtopk.engine.member import Member
 from dtopk.engine.memory import MemoryPlan
@@ -164,9 +164,8 @@ def make_member(
     """
     duals: Duals
     if plan.duals_in_memory:
-        duals = MemoryDuals(
-            layout.blocks, rows.n_classes, options.dtype, in_place=layout.n_partitions == 1
-        )
+        kind = InPlaceDuals if layout.n_partitions == 1 else MemoryDuals
+        duals = kind(layout.blocks, rows.n_classes, options.dtype)
     else:
         assert state is not None
         duals = StreamedDuals(state, layout.blocks, rows.n_classes, options.dtype)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dtopk.engine.duals import MemoryDuals
+from dtopk.engine.duals import InPlaceDuals
 from dtopk.engine.feed import Feed
 from dtopk.engine.rows import PieceRange, StoreRows
 from dtopk_storage import DatasetError, create_store, open_store
@@ -49,7 +49,7 @@ def make_feed(rows):
     feeds = []
 
     def make_feed(**options):
-        duals = MemoryDuals(BLOCKS, M, "float32", in_place=True)
+        duals = InPlaceDuals(BLOCKS, M, "float32")
         feeds.append(Feed(rows, BLOCKS, duals, **options))
         return feeds[-1]
 
@@ -113,7 +113,7 @@ def test_streamed_blocks_are_read_every_time(make_feed, rows):
 
 def test_a_block_that_is_a_whole_chunk_is_kept_without_a_copy(rows):
     whole = replace(BLOCKS[0], stop=8)
-    duals = MemoryDuals((whole,), M, "float32", in_place=True)
+    duals = InPlaceDuals((whole,), M, "float32")
     with Feed(rows, (whole,), duals, keep_features=True) as feed:
         X = feed.read(0).X
         assert X.base is not None
