@@ -6,8 +6,9 @@ DASK_SETTINGS: dict[str, Any] = {
     # A peer whose host or network is gone counts as dead after so long; Dask takes 30 s. It is
     # the least possible: all processes fail with less.
     "distributed.comm.timeouts.tcp": "11s",
-    # The same for a process that is there and does nothing. Dask takes 5 minutes. Much less would
-    # drop workers for a machine's short fits of swapping, and their duals with them.
+    # The same, after once to twice this, for a process that is there and does nothing. Dask takes
+    # 5 minutes. Much less would drop workers for a machine's short fits of swapping, and their
+    # duals with them.
     "distributed.scheduler.worker-ttl": "30s",
     # What a worker holds is planned before the start and is none of Dask's data. Dask could not
     # spill it; and a worker paused for it would stay so for ever, since it is not given back.
