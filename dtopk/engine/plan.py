@@ -244,7 +244,7 @@ class Traffic:
     duals: int
     """Duals of blocks that come from other members, in an epoch."""
     epoch: int
-    """All of that, in an epoch."""
+    """All of that, in an epoch; the accelerated loop brings the weights once more."""
     certificate: int
     """For a certificate, beside what an epoch needs."""
     lead: int

@@ -92,8 +92,7 @@ def test_what_members_send_is_as_worked_out_by_hand():
     assert traffic.changes == 2 * 25 * 10 * 4
     # A quarter of the blocks is dealt anew, half of which goes to the other member: 62 rows.
     assert traffic.duals == 62 * 10 * 4
-    # W once a round and once for the estimate of the gap.
-    assert traffic.epoch == 2 * traffic.weights + traffic.changes + traffic.duals
+    assert traffic.epoch == traffic.weights + traffic.changes + traffic.duals
     assert traffic.certificate == 2 * 25 * 10 * 8
     assert traffic.duals_streamed == 0
     # Chunks of four blocks, half of which are here: one in 16 has none.
