@@ -622,8 +622,7 @@ def _count_traffic(sizes: Sizes, layout: Layout, n_members: int, memory: MemoryP
     duals = 0
     if memory.duals_in_memory and layout.n_partitions > 1:
         duals = int(layout.share * away * rows) * sizes.n_classes * sizes.itemsize
-    # W is brought up to date once more for the estimate of the gap at the end.
-    epoch = layout.n_rounds * (weights + changes) + weights + duals
+    epoch = layout.n_rounds * (weights + changes) + duals
     first, again = _count_reads(sizes, layout, n_members, memory)
     streamed = 0
     if not memory.duals_in_memory:
