@@ -4,27 +4,28 @@ import contextlib
 import dataclasses
 import os
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from uuid import uuid4
 
+import psutil
 from distributed import Client
 
+from dtopk.engine.cluster_watch import list_workers
 from dtopk.engine.dask_team import DaskTeam
-from dtopk.engine.fit import check_run, describe_run, keep_duals, plan_layout, plan_rows
+from dtopk.engine.fit import check_run, describe_run, keep_duals, plan_layout
 from dtopk.engine.interruption import Interruption
 from dtopk.engine.memory import MemoryPlan
 from dtopk.engine.options import FitOptions, StartPoint
+from dtopk.engine.plan import Sizes, choose_plan, plan_cluster
 from dtopk.engine.records import Callback, FitResult
 from dtopk.engine.rows import StoreRows
 from dtopk.engine.run import Run
 from dtopk.engine.team import MembersLost
 from dtopk.engine.worker import MemberSpec, StoreSource
-from dtopk.launch import describe_workers
+from dtopk.launch import WorkerInfo, wait_for_workers
 from dtopk.losses import Loss
 from dtopk_storage import RunState
-
-_SHARE_OF_LIMIT = 0.7
-"""Share of a worker's memory limit that its part of a run may take."""
 
 
 def fit_on_cluster(
@@ -90,7 +91,9 @@ def fit_on_cluster(
     solver = check_run(rows, loss, options, dual_path, start)
     with contextlib.ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
-        plan = _plan(client, rows, options)
+        wait_for_workers(client, min_workers, wait_s)
+        sizes = Sizes.of_rows(rows, options)
+        plan = _plan(sizes, list_workers(client, wait_s), options)
         if state is None and not plan.duals_in_memory:
             raise ValueError(
                 "state must be given, in a place that every worker sees, for duals that do not "
@@ -112,6 +115,7 @@ def fit_on_cluster(
         )
         team = DaskTeam(
             client, spec, layout, rows.n_classes,
+            lambda workers: _replan(sizes, workers, options, plan),
             min_workers=min_workers, wait_s=wait_s, round_timeout_s=round_timeout_s,
         )  # fmt: skip
         team.stop = lambda: interruption.requested
@@ -143,9 +147,33 @@ def _keep_duals(
         raise
 
 
-def _plan(client: Client, rows: StoreRows, options: FitOptions) -> MemoryPlan:
-    """Decide what workers hold in memory, as if each had all of the rows."""
-    limits = [worker.memory_limit for worker in describe_workers(client)]
-    known = [int(_SHARE_OF_LIMIT * limit) for limit in limits if limit is not None]
-    limit = options.memory_limit_bytes or min(known, default=None)
-    return plan_rows(rows, dataclasses.replace(options, memory_limit_bytes=limit))
+def _plan(sizes: Sizes, workers: Sequence[WorkerInfo], options: FitOptions) -> MemoryPlan:
+    """Decide what workers hold in memory, before the start."""
+    n_members = min(len(workers), options.partitions)
+    return plan_cluster(
+        sizes, n_members=n_members, memory_bytes=_least_memory(workers, options)
+    ).memory
+
+
+def _replan(
+    sizes: Sizes, workers: Sequence[WorkerInfo], options: FitOptions, plan: MemoryPlan
+) -> MemoryPlan | None:
+    """Decide it anew for other workers, of a run whose duals stay where they are; None: too few."""
+    n_members = min(len(workers), options.partitions)
+    found = choose_plan(sizes, n_members=n_members, memory_bytes=_least_memory(workers, options))
+    duals_fit = found.memory.duals_in_memory or not plan.duals_in_memory
+    if not (found.fits and duals_fit):
+        return None
+    return dataclasses.replace(plan, features_in_memory=found.memory.features_in_memory)
+
+
+def _least_memory(workers: Sequence[WorkerInfo], options: FitOptions) -> int:
+    """Return what the smallest worker may take."""
+    limits = [worker.memory_limit for worker in workers if worker.memory_limit is not None]
+    if options.memory_limit_bytes is not None:
+        limits.append(options.memory_limit_bytes)
+    if limits:
+        return min(limits)
+    # No limits: each has its share of its machine, which is taken to be like this one.
+    at_most = max(Counter(worker.host for worker in workers).values())
+    return int(psutil.virtual_memory().total) // at_most

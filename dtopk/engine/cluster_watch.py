@@ -20,8 +20,46 @@ _ASK_S = 10.0
 """Seconds in which the scheduler must answer, or is asked again."""
 _SCHEDULER_S = 30.0
 """Seconds after which a scheduler that does not answer is given up."""
+_LOOK_S = 0.25
 _TELL_S = 5.0
 """Seconds in which a worker must answer, or is left out."""
+
+
+def list_workers(client: Client, timeout_s: float) -> list[WorkerInfo]:
+    """List the workers that take tasks and answer, once there is one.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    timeout_s : float
+        Seconds to wait for it, at most.
+
+    Raises
+    ------
+    ClusterError
+        If there is none by then, or no scheduler.
+    """
+
+    def ask() -> int:
+        import os
+
+        return os.getpid()
+
+    watch = ClusterWatch(client, lambda: None)
+    began = time.monotonic()
+    try:
+        while True:
+            watch.check_scheduler()
+            found = watch.find_workers(ask)
+            if found:
+                return found
+            if time.monotonic() - began > timeout_s:
+                raise ClusterError(
+                    f"a worker must answer within {timeout_s:g} s, but none does. Start workers."
+                )
+            time.sleep(_LOOK_S)
+    finally:
+        watch.close()
 
 
 class ClusterWatch:

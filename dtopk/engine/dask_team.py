@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from dtopk.engine.blocks import Layout
 from dtopk.engine.cluster_watch import ClusterWatch
 from dtopk.engine.member import Places
+from dtopk.engine.memory import MemoryPlan
 from dtopk.engine.team import MembersLost
 from dtopk.engine.worker import (
     MESSAGE_BYTES,
@@ -159,9 +160,11 @@ class DaskTeam:
     ----------
     client : distributed.Client
     spec : MemberSpec
-        Of the members; session, mark and threads are filled in here.
+        Of the members; session, plan, mark and threads are filled in here.
     layout : Layout
     n_classes : int
+    plan : callable
+        Says what is held in memory by the members in workers; None if they have too little.
     min_workers : int
         Fewest workers to go on with.
     wait_s : float
@@ -179,6 +182,7 @@ class DaskTeam:
         spec: MemberSpec,
         layout: Layout,
         n_classes: int,
+        plan: Callable[[Sequence[WorkerInfo]], MemoryPlan | None],
         *,
         min_workers: int = 1,
         wait_s: float = 300.0,
@@ -190,6 +194,7 @@ class DaskTeam:
         self._spec = spec
         self._layout = layout
         self._n_classes = n_classes
+        self._plan = plan
         self._min_workers = min(min_workers, layout.n_partitions)
         self._wait_s = wait_s
         self._round_timeout_s = round_timeout_s
@@ -510,7 +515,9 @@ class DaskTeam:
                 raise KeyboardInterrupt
             self._spec = dataclasses.replace(self._spec, session=uuid4().hex[:12])
             workers = self._find_workers(patient := time.monotonic() - began < _REPLACEMENT_S)
-            if len(workers) >= (wanted if patient else self._min_workers):
+            plan = self._plan(workers) if workers else None
+            if plan is not None and len(workers) >= (wanted if patient else self._min_workers):
+                self._spec = dataclasses.replace(self._spec, plan=plan)
                 try:
                     self._seat(workers)
                     return
@@ -519,9 +526,12 @@ class DaskTeam:
                     logger.warning("%s", reason)
                     self._dismiss()
             if time.monotonic() - began > self._wait_s:
+                too_little = workers and plan is None
                 raise self._giving_up(
                     f"min_workers = {self._min_workers} workers must be there within "
-                    f"{self._wait_s:g} s, got {len(workers)}. {reason}".rstrip()
+                    f"{self._wait_s:g} s, got {len(workers)}"
+                    f"{', whose memory does not suffice for so few' if too_little else ''}."
+                    f" {reason}".rstrip()
                 )
             self._looked.wait(_POLL_S)
             self._looked.clear()
@@ -666,8 +676,8 @@ class DaskTeam:
 
     async def _ask_directly(self, seat: _Seat, operation: str, **arguments: Any) -> dict[str, Any]:
         """Ask a worker; if it cannot be reached from here, note so and return nothing."""
-        function = getattr(self._client.rpc(seat.worker.address), operation)
         try:
+            function = getattr(self._client.rpc(seat.worker.address), operation)
             reply: dict[str, Any] = await asyncio.wait_for(function(**arguments), _MESSAGE_S)
         except OSError as error:
             logger.info(

@@ -30,11 +30,11 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 from tornado.ioloop import PeriodicCallback
 
-from dtopk.engine.blocks import make_layout
 from dtopk.engine.fit import make_member
 from dtopk.engine.member import Member, Places, Wish
 from dtopk.engine.memory import MemoryPlan
 from dtopk.engine.options import FitOptions, StartPoint
+from dtopk.engine.plan import Sizes
 from dtopk.engine.rows import Rows, StoreRows
 from dtopk.losses import Loss
 from dtopk.solvers.sdca import Timings
@@ -110,7 +110,7 @@ class MemberSpec:
     options: FitOptions
     """How the problem is solved."""
     streamed: bool
-    """How the rows are cut, as of `make_layout`."""
+    """How the rows are cut, as of `Sizes.make_layout`."""
     plan: MemoryPlan
     """What is in memory."""
     state: RunState | None
@@ -473,14 +473,7 @@ class Seat:
             state = _PulsingState(spec.state.url, self.pulse)
             if spec.mark:
                 _find_mark(spec.state, spec.mark)
-        layout = make_layout(
-            rows.pieces,
-            rows.n_features + (spec.options.constant != 0),
-            n_partitions=spec.options.partitions,
-            streamed=spec.streamed,
-            block_rows=spec.options.block_rows,
-            n_rounds=spec.options.rounds_per_epoch,
-        )
+        layout = Sizes.of_rows(rows, spec.options).make_layout(streamed=spec.streamed)
         member = make_member(rows, spec.loss, spec.options, layout, spec.plan, state)
         member.stop = lambda: self.stopped
         member.report = self._add_rows
