@@ -5,7 +5,7 @@ from numba import njit
 from dtopk.kernels.projections import FASTMATH
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
 def correct_scores(scores, gram, delta, changed, n_changed, row):
     """Add to one row of scores what the changed dual rows of its block have done to W since.
 

@@ -96,7 +96,7 @@ def _bits_to_single(typingctx: Any, bits: Any) -> Any:
     return types.float32(types.uint32), codegen
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, error_model="numpy")
 def half_to_single(h):
     """Return the float32 of a finite float16, given by its bits as uint16.
 

@@ -15,7 +15,7 @@ LAPIN = 0
 MOREAU = 1
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
 def _negate_and_difference(x, total, label, old, delta):
     """Turn x into the new dual row in place of `old`; write the change; return max |change|."""
     largest = x.dtype.type(0)
@@ -28,7 +28,7 @@ def _negate_and_difference(x, total, label, old, delta):
     return largest
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
 def _sum_of_squares(x):
     total = x.dtype.type(0)
     for j in range(x.size):
@@ -36,7 +36,7 @@ def _sum_of_squares(x):
     return total
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
 def _shifted_margins(scores, dual, norm, label, scale, b):
     """Write (1 + q_j - q_label) * scale into b with q = scores - norm * dual, -inf at the label."""
     offset = b.dtype.type(1) - (scores[label] - norm * dual[label])
@@ -45,7 +45,7 @@ def _shifted_margins(scores, dual, norm, label, scale, b):
     b[label] = -np.inf
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, error_model="numpy")
 def _fill_top(b, k, radius, top, out):
     """Spread the radius over the k largest entries of b: the linear problem of a zero row."""
     largest_entries(b, k, top)
@@ -127,7 +127,7 @@ def update_rows_hinge(
     return value
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, error_model="numpy")
 def _plain_value(h, domain, k, top):
     """Return the unsmoothed loss from the margins h, -inf at the label."""
     largest_entries(h, k, top)
@@ -145,7 +145,7 @@ def _plain_value(h, domain, k, top):
     return max(0.0, total / k)
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
 def _dot_minus_half_square(h, x):
     """Return <h, x> - |x|^2 / 2."""
     half = h.dtype.type(0.5)
@@ -155,7 +155,7 @@ def _dot_minus_half_square(h, x):
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, error_model="numpy")
 def _smoothed_value(h, label, domain, k, gamma, smoothing, top, x):
     """Return the smoothed loss from the margins h, and the sum of x, gamma times its gradient."""
     rho = h.dtype.type(1) if smoothing == MOREAU else h.dtype.type(0)
@@ -183,7 +183,7 @@ def hinge_values(scores, labels, domain, k, gamma, smoothing, out):
             out[i], _ = _smoothed_value(h, labels[i], domain, k, gamma, smoothing, top, x)
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
 def _margins(scores, label, one, h):
     """Write 1 + u_j - u_label into h, -inf at the label."""
     offset = one - scores[label]

@@ -38,7 +38,7 @@ _MAX_INSERTION = 32
 _LANES = 16
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH | {"nnan"}, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH | {"nnan"}, error_model="numpy")
 def largest_entry(b):
     """Return the largest entry of b."""
     top = b[0]
@@ -47,7 +47,7 @@ def largest_entry(b):
     return top
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, error_model="numpy")
 def largest_entries(b, k, top):
     """Write the k largest entries of b into top[:k], in descending order."""
     if k > _MAX_INSERTION:
@@ -72,7 +72,7 @@ def largest_entries(b, k, top):
             top[i] = v
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
 def _clipped_sum(b, t, cap):
     """Return sum clip(b - t, 0, cap) and the number of entries strictly between the bounds."""
     zero, one = b.dtype.type(0), b.dtype.type(1)
@@ -84,7 +84,7 @@ def _clipped_sum(b, t, cap):
     return total, count
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, error_model="numpy")
 def _bisect_breakpoints(b, cap, scale, slope, target):
     """Solve scale * sum clip(b - t, 0, cap) = slope * t + target by its sorted breakpoints."""
     finite = b[b > -np.inf]
@@ -105,7 +105,7 @@ def _bisect_breakpoints(b, cap, scale, slope, target):
     return b.dtype.type(left + (right - left) * at_left / (at_left - at_right))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, error_model="numpy")
 def _clip_threshold(b, top, cap, scale, slope, target, start):
     """Solve scale * sum clip(b - t, 0, cap) = slope * t + target for t in [start, top]."""
     t = start
@@ -134,7 +134,7 @@ def _clip_threshold(b, top, cap, scale, slope, target, start):
     return _bisect_breakpoints(b, cap, scale, slope, target)
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
 def _write_clipped(b, t, cap, out):
     """Write clip(b - t, 0, cap) into out and return its sum."""
     zero = b.dtype.type(0)
@@ -146,7 +146,7 @@ def _write_clipped(b, t, cap, out):
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, error_model="numpy")
 def _project_fixed_sum(b, kth, radius, cap, out):
     """Project b onto ``sum x = radius, 0 <= x <= cap`` with cap = radius / k; return radius.
 
@@ -168,7 +168,7 @@ def _project_fixed_sum(b, kth, radius, cap, out):
     return radius
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, error_model="numpy")
 def _project_knapsack(b, top, kth, radius, cap, rho, out):
     """Biased projection onto ``x >= 0, sum x <= radius, x_j <= cap``; return sum x."""
     zero, one = b.dtype.type(0), b.dtype.type(1)
@@ -184,7 +184,7 @@ def _project_knapsack(b, top, kth, radius, cap, rho, out):
     return _write_clipped(b, t, cap, out)
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
 def _positive_sum(b, t):
     """Return sum max(b - t, 0) and the number of entries above t."""
     zero, one = b.dtype.type(0), b.dtype.type(1)
@@ -196,7 +196,7 @@ def _positive_sum(b, t):
     return total, count
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, error_model="numpy")
 def _cone_threshold(b, top, u, k, rho, start):
     """Find t and the cap of the top-k cone when its u largest entries are at the cap, u < k.
 
@@ -225,7 +225,7 @@ def _cone_threshold(b, top, u, k, rho, start):
     return t, max(others, b.dtype.type(0)) / rest
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, error_model="numpy")
 def _project_cone(b, k, rho, sum_top, top, out):
     """Biased projection onto ``0 <= x_j <= sum x / k``, where top[:k + 1] holds the largest b.
 
@@ -257,7 +257,7 @@ def _project_cone(b, k, rho, sum_top, top, out):
             low = u + 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, error_model="numpy")
 def _trim_ties(b, kth, k, cap, out):
     """Leave just k entries of out at the cap when b ties at its k-th largest; return their sum."""
     kept = 0
@@ -272,7 +272,7 @@ def _trim_ties(b, kth, k, cap, out):
     return b.dtype.type(k * cap)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, error_model="numpy")
 def project_top_k(b, domain, k, radius, rho, top, out):
     """Project b onto the domain of a top-k hinge loss, with a bias on the sum.
 

@@ -27,7 +27,7 @@ _MAX_WARM_SWEEPS = 8
 _MAX_GAP32, _MAX_GAP64 = 21.0, 170.0
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
 def _start_lambert(b, t, w):
     """Write a first guess of V(b - t) into w, within a few units of it for b - t up to 1e4."""
     f = b.dtype.type
@@ -41,7 +41,7 @@ def _start_lambert(b, t, w):
         w[j] = small if z < f(-1) else (middle if z < f(2) else large)
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
 def _refine_lambert(b, t, w):
     """Bring w closer to V(b - t) by one Householder step of order five.
 
@@ -69,7 +69,7 @@ def _refine_lambert(b, t, w):
     return total, slope, moved
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, error_model="numpy")
 def _threshold_step(total, slope, al):
     """Return how far t must move for the sum of V to reach al, taking the sum for one V.
 
@@ -82,7 +82,7 @@ def _threshold_step(total, slope, al):
     return effective * (1 - 1 / ratio) + math.log(ratio)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, error_model="numpy")
 def solve_softmax_row(b, al, top, warm, w):
     """Solve sum_j V(b_j - t) = al for w = V(b - t).
 
@@ -115,7 +115,7 @@ def solve_softmax_row(b, al, top, warm, w):
     return t
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, error_model="numpy")
 def _iterate(b, al, t, lowest, max_sweeps, w):
     """Improve t and w = V(b - t) in turn; return t and whether both have settled."""
     f = b.dtype.type
@@ -139,7 +139,7 @@ def _iterate(b, al, t, lowest, max_sweeps, w):
     return t, False
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
 def _follow_threshold(w, step):
     """Move w = V(z) to first order to V(z - step)."""
     f = w.dtype.type
@@ -147,7 +147,7 @@ def _follow_threshold(w, step):
         w[j] = max(w[j] - step * w[j] / (f(1) + w[j]), f(0))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, error_model="numpy")
 def _warm_threshold(b, al, w, lowest):
     """Guess t from the class with the most mass: w + log w = b - t holds for the old scores."""
     heaviest = 0
@@ -160,7 +160,7 @@ def _warm_threshold(b, al, w, lowest):
     return max(lowest, b.dtype.type(b[heaviest] - w[heaviest] - math.log(w[heaviest])))
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
 def _prepare_row(scores, dual, norm, cost, label, b, w):
     """Write b = q + K C e_y and w = K C p of the old dual."""
     factor = -norm
@@ -171,13 +171,13 @@ def _prepare_row(scores, dual, norm, cost, label, b, w):
     w[label] = max(norm * (cost - dual[label]), b.dtype.type(0))
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
 def _shift(b, top):
     for j in range(b.size):
         b[j] -= top
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
 def _moment(b, w, t, curved):
     """Return sum_j w_j (b_j - t - curved w_j), the sum of w log w but for a constant.
 
@@ -190,7 +190,7 @@ def _moment(b, w, t, curved):
     return total
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
 def _write_dual(w, factor, label, dual, delta):
     """Turn w into the new dual row -factor w, the label's entry minus the sum of the others.
 
@@ -211,7 +211,7 @@ def _write_dual(w, factor, label, dual, delta):
     return largest
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
 def _exponentials(u, top, e):
     """Write exp(u - top) into e and return its sum."""
     total = u.dtype.type(0)
@@ -311,6 +311,6 @@ def feasible_softmax_duals(dual, labels, costs, values):
         values[i] = -cost * entropy
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, forceinline=True, nogil=True, error_model="numpy")
 def _negative_entropy(p):
     return p * math.log(p) if p > 0 else 0.0

@@ -7,7 +7,7 @@ _MARGIN = 256
 """More entries than a vectorised loop takes at a time."""
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, forceinline=True, nogil=True)
 def working_vector(size, like):
     """Return an uninitialised vector with nothing else nearby.
 
