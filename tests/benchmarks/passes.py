@@ -51,7 +51,7 @@ def make_options(config, scheme, C, partitions):
     options = {
         "C": C,
         "tol": config["tol"],
-        "max_epochs": config["max_passes"],
+        "max_epochs": config["max_passes"][scheme],
         "seed": config["seed"],
         "partitions": partitions,
     }
@@ -78,19 +78,17 @@ def count(rows, loss, options):
 
 
 def runs(config):
-    """List the runs, the small ones first."""
-    for name, partitions, C, loss in product(
-        config["sets"], config["partitions"], config["C"], config["losses"]
+    """List the runs, those that get there first."""
+    for scheme, name, partitions, C, loss in product(
+        reversed(config["schemes"]),
+        config["sets"],
+        config["partitions"],
+        config["C"],
+        config["losses"],
     ):
-        for scheme in config["losses"][loss].get("schemes", config["schemes"]):
-            if partitions > 1 or scheme in ("plain", "auto"):
-                yield {
-                    "set": name,
-                    "loss": loss,
-                    "scheme": scheme,
-                    "C": C,
-                    "partitions": partitions,
-                }
+        known = scheme in config["losses"][loss].get("schemes", config["schemes"])
+        if known and (partitions > 1 or scheme in ("plain", "auto")):
+            yield {"set": name, "loss": loss, "scheme": scheme, "C": C, "partitions": partitions}
 
 
 def read_done(path):
