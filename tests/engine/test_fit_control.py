@@ -230,7 +230,7 @@ def test_the_base_callback_does_nothing(data):
         ({"time_limit_s": np.nan}, r"time_limit_s must be above 0, got nan\."),
         ({"solver": "lbfgs"}, r"solver must be one of 'auto', 'sdca', got 'lbfgs'\."),
         ({"dtype": "float16"}, r"dtype must be one of 'float32', 'float64', got 'float16'\."),
-        ({"acceleration": True}, r"acceleration must be one of 'auto', 'on', 'off', got True\."),
+        ({"acceleration": True}, r"acceleration must be one of 'auto', 'off', got True\."),
         ({"constant": np.inf}, r"constant must be finite, got inf\."),
         ({"C": 1e-40}, r"C must be between 1\.18e-38 and 3\.4e\+38 in float32, got 1e-40\."),
         ({"C": 1e39}, r"C must be between 1\.18e-38 and 3\.4e\+38 in float32, got 1e\+39\."),

@@ -102,8 +102,8 @@ def test_without_a_constant_the_intercept_is_zero():
 @losses
 def test_the_accelerated_loop_reaches_the_same_optimum(loss):
     X, y = problem()
-    options = {"C": 1.0}
-    accelerated = train(loss, X, y, acceleration="on", **options)
+    options = {"C": 3.0}
+    accelerated = train(loss, X, y, acceleration="auto", **options)
     assert max(record.acceleration for record in accelerated.history) > 1
     assert accelerated.stop_reason == "tolerance"
     plain = train(loss, X, y, acceleration="off", **options)
@@ -151,8 +151,7 @@ def test_a_start_from_duals_at_another_C_takes_fewer_passes(loss, tmp_path):
     start = StartPoint(dual=open_dual(tmp_path / "dual"), dual_factor=1.1)
     cold = train(loss, X, y, C=1.1, tol=1e-4)
     warm = train(loss, X, y, C=1.1, tol=1e-4, start=start)
-    assert warm.history[0].relative_gap < cold.history[0].relative_gap
-    assert warm.epochs <= cold.epochs
+    assert warm.epochs < cold.epochs
 
 
 @pytest.mark.parametrize("loss", [SMOOTH, LOSSES[2]], ids=["smooth", "softmax"])

@@ -193,12 +193,3 @@ def test_class_totals_are_those_of_the_split(tmp_path):
     np.testing.assert_array_equal(
         class_totals(StoreRows(store, "train")), np.bincount(y, minlength=M)
     )
-
-
-def test_duals_are_not_written_over(tmp_path):
-    from dtopk_storage import CheckpointError
-
-    store = make_store(tmp_path / "s", CUT)
-    train(store, dual_path=tmp_path / "dual", max_epochs=1)
-    with pytest.raises(CheckpointError, match="exists already"):
-        train(store, dual_path=tmp_path / "dual", max_epochs=1)

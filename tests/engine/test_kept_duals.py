@@ -1,4 +1,4 @@
-"""What becomes of the duals when a run ends another way than it should."""
+"""What becomes of the duals at the end of a run."""
 
 import errno
 
@@ -8,7 +8,7 @@ import pytest
 from dtopk import testing
 from dtopk.engine import ArrayRows, Callback, FitOptions, fit
 from dtopk.losses import make_loss
-from dtopk_storage import DualFile, open_dual
+from dtopk_storage import CheckpointError, open_dual
 
 LOSS = make_loss("topk_hinge_beta", k=2, gamma=1.0)
 
@@ -41,11 +41,26 @@ def test_without_a_folder_no_duals_are_kept(rows):
     assert not fit(rows, LOSS, FitOptions()).duals_kept
 
 
-def test_an_error_in_the_middle_leaves_the_duals_reached(rows, tmp_path):
+def test_an_error_in_the_middle_leaves_no_duals(rows, tmp_path):
+    """They would be mistaken for those of a run that came to its end."""
     with pytest.raises(RuntimeError, match="validation set"):
-        fit(rows, LOSS, FitOptions(tol=1e-9), callbacks=[FailAfter()], dual_path=tmp_path / "dual")
-    dual: DualFile = open_dual(tmp_path / "dual")
-    assert np.count_nonzero(dual.read(0, 300).any(axis=1)) > 100
+        fit(rows, LOSS, FitOptions(tol=1e-6), callbacks=[FailAfter()], dual_path=tmp_path / "dual")
+    assert not (tmp_path / "dual").exists()
+
+
+def test_duals_that_are_there_are_refused_before_training(rows, tmp_path):
+    fit(rows, LOSS, FitOptions(), dual_path=tmp_path / "dual")
+    before = open_dual(tmp_path / "dual").read(0, 300)
+    epochs = []
+
+    class Count(Callback):
+        def on_epoch(self, record, W):
+            epochs.append(record.epoch)
+
+    with pytest.raises(CheckpointError, match="exists already"):
+        fit(rows, LOSS, FitOptions(C=9.0), callbacks=[Count()], dual_path=tmp_path / "dual")
+    assert epochs == []
+    np.testing.assert_array_equal(open_dual(tmp_path / "dual").read(0, 300), before)
 
 
 def test_a_full_disk_at_the_end_costs_the_duals_and_not_the_result(
