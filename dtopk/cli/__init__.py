@@ -14,6 +14,7 @@ from dtopk.cli.output import run_and_report
 _COMMANDS = {
     "ingest": "Make a feature store from arrays on disk.",
     "info": "Show what a feature store, a run or a model holds.",
+    "plan": "Show what a run will need of memory, network and time.",
     "train": "Train a model as a job file says.",
     "evaluate": "Show how accurate a model is on a store.",
     "predict": "Write the best classes of every row to a file.",

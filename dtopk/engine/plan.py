@@ -17,6 +17,7 @@ from dtopk.engine.memory import MemoryPlan, free_memory
 from dtopk.engine.options import FitOptions
 from dtopk.engine.rows import PieceRange, Rows
 from dtopk.solvers.sdca import default_block_size
+from dtopk_storage.wording import format_count
 
 PROCESS_BYTES = 225_000_000
 """A worker of Dask with numpy, scipy, numba and this package, its kernels loaded."""
@@ -275,6 +276,8 @@ class ClusterPlan:
     """What a member may take of memory, as given."""
     usable_bytes: int
     """What of it is planned for."""
+    whole_process: bool
+    """Whether all that a process takes is counted, or only features, duals and weights."""
     holdings: tuple[Holding, ...]
     """What the member with the most to hold has in memory."""
     traffic: Traffic
@@ -337,13 +340,9 @@ def plan_cluster(sizes: Sizes, *, n_members: int, memory_bytes: int) -> ClusterP
         If that does not suffice, with the arithmetic; or if there are fewer blocks than partitions.
     """
     plan = choose_plan(sizes, n_members=n_members, memory_bytes=memory_bytes)
-    if plan.fits:
-        return plan
-    least = math.ceil(plan.needed_bytes / _SHARE_OF_LIMIT)
-    raise ValueError(
-        f"workers must have at least {least:,} bytes of memory each, a tenth of which stays free, "
-        f"got {memory_bytes:,}. {describe_needs(plan)} {_remedy(plan)}"
-    )
+    if not plan.fits:
+        raise ValueError(describe_refusal(plan))
+    return plan
 
 
 def choose_plan(sizes: Sizes, *, n_members: int, memory_bytes: int) -> ClusterPlan:
@@ -381,16 +380,27 @@ def plan_process(sizes: Sizes, *, limit_bytes: int | None = None) -> ClusterPlan
     ValueError
         If that does not suffice, with the arithmetic; or if there are fewer blocks than partitions.
     """
-    automatic = limit_bytes is None
+    plan = choose_process_plan(sizes, limit_bytes=limit_bytes)
+    if not plan.fits:
+        raise ValueError(describe_refusal(plan, automatic=limit_bytes is None))
+    return plan
+
+
+def choose_process_plan(sizes: Sizes, *, limit_bytes: int | None = None) -> ClusterPlan:
+    """Return the first plan for this process that fits, or the one that needs least.
+
+    Parameters
+    ----------
+    sizes, limit_bytes
+        As of `plan_process`.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer blocks than partitions.
+    """
     limit = int(_SHARE_OF_FREE * free_memory()) if limit_bytes is None else limit_bytes
-    plan = _choose(sizes, 1, limit, limit, whole_process=False)
-    if plan.fits:
-        return plan
-    where = "memory that is free" if automatic else "memory_limit"
-    raise ValueError(
-        f"{where} must be at least {plan.needed_bytes:,} bytes, got {limit:,}. "
-        f"{describe_needs(plan)} Give it more, or train on a machine with more memory."
-    )
+    return _choose(sizes, 1, limit, limit, whole_process=False)
 
 
 def _choose(
@@ -424,17 +434,20 @@ def _plan(sizes: Sizes, n_members: int, memory: MemoryPlan, *, whole_process: bo
         memory=memory,
         limit_bytes=0,
         usable_bytes=0,
+        whole_process=whole_process,
         holdings=_list_holdings(sizes, layout, n_members, memory, whole_process),
         traffic=_count_traffic(sizes, layout, n_members, memory),
     )
 
 
-def describe_needs(plan: ClusterPlan) -> str:
-    """Name what takes the memory, in a sentence.
+def describe_refusal(plan: ClusterPlan, *, automatic: bool = False) -> str:
+    """Say what a plan that does not fit needs, and what for.
 
     Parameters
     ----------
     plan : ClusterPlan
+    automatic : bool
+        Whether nobody has set the limit.
     """
     certificate = plan.certificate_bytes >= plan.round_bytes
     parts = [
@@ -442,13 +455,19 @@ def describe_needs(plan: ClusterPlan) -> str:
         for holding in plan.holdings
     ]
     listed = "; ".join(f"{name} {size:,}" for name, size in parts if size)
-    return f"At {'a certificate' if certificate else 'the end of a round'}: {listed}."
-
-
-def _remedy(plan: ClusterPlan) -> str:
-    if plan.n_members < plan.sizes.n_partitions:
-        return "Give each worker more, or start more of them."
-    return "Give each worker more."
+    needs = f"At {'a certificate' if certificate else 'the end of a round'}: {listed}."
+    if not plan.whole_process:
+        where = "memory that is free" if automatic else "memory_limit"
+        return (
+            f"{where} must be at least {plan.needed_bytes:,} bytes, got {plan.limit_bytes:,}. "
+            f"{needs} Give it more, or train on a machine with more memory."
+        )
+    least = math.ceil(plan.needed_bytes / _SHARE_OF_LIMIT)
+    more = ", or start more of them" if plan.n_members < plan.sizes.n_partitions else ""
+    return (
+        f"workers must have at least {least:,} bytes of memory each, a tenth of which stays free, "
+        f"got {plan.limit_bytes:,}. {needs} Give each worker more{more}."
+    )
 
 
 # What a member has.
@@ -496,7 +515,9 @@ def _list_holdings(
         holdings = [
             _steady("interpreter and libraries", PROCESS_BYTES),
             _steady("compiling kernels, on a machine's first run", COMPILER_BYTES),
-            _steady(f"buffers of {_count(sizes.threads, 'thread')}", sizes.threads * _THREAD_BYTES),
+            _steady(
+                f"buffers of {format_count(sizes.threads, 'thread')}", sizes.threads * _THREAD_BYTES
+            ),
             *holdings,
             Holding(name="the allocator's own", in_round=slack[0], at_certificate=slack[1]),
         ]
@@ -519,7 +540,7 @@ def _list_weights(sizes: Sizes, layout: Layout, n_members: int) -> list[Holding]
     return [
         _steady(f"weights W, {shape}", sizes.weights_bytes),
         Holding(
-            name=f"changes of W, {_count(hosted, 'partition')}",
+            name=f"changes of W, {format_count(hosted, 'partition')}",
             in_round=0 if alone else hosted * sizes.weights_bytes,
             at_certificate=hosted * sizes.exact_bytes,
         ),
@@ -529,7 +550,7 @@ def _list_weights(sizes: Sizes, layout: Layout, n_members: int) -> list[Holding]
             at_certificate=sizes.exact_bytes,
         ),
         Holding(
-            name=f"changes of kept slices, {_count(others, 'other partition')}",
+            name=f"changes of kept slices, {format_count(others, 'other partition')}",
             in_round=others * kept * sizes.itemsize,
             at_certificate=others * slice_size * 8,
         ),
@@ -601,10 +622,6 @@ def _list_workspace(sizes: Sizes, layout: Layout) -> Holding:
         in_round=size * (sizes.width + size + 3 * sizes.n_classes) * sizes.itemsize,
         at_certificate=_CERTIFICATE_ROWS * (sizes.width + 5 * sizes.n_classes) * 8,
     )
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n:,} {what}" + ("" if n == 1 else "s")
 
 
 # What members send.

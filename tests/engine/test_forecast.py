@@ -1,0 +1,91 @@
+"""How long an epoch will take, from figures worked out by hand and from a short measurement."""
+
+import pytest
+
+from dtopk.engine import FitOptions
+from dtopk.engine.forecast import CALL_SECONDS, Speed, forecast, measure_speed
+from dtopk.engine.plan import Sizes, plan_cluster, plan_process
+from dtopk.losses import make_loss
+
+GB = 10**9
+SLOW = Speed(
+    gflops=1.0, ratio=1.5, certificate_ratio=2.0, copy_rate=1e6, n_features=50, n_classes=10
+)
+
+
+def make_plan(n_members, **options):
+    """Plan 1,000 rows of 50 float16 features and 10 classes: ten chunks of 100 rows."""
+    sizes = Sizes.of_numbers(
+        FitOptions(**options),
+        n_samples=1000,
+        n_features=50,
+        n_classes=10,
+        dtype="float16",
+        chunk_rows=100,
+    )
+    return plan_cluster(sizes, n_members=n_members, memory_bytes=GB)
+
+
+def test_times_are_as_worked_out_by_hand():
+    plan = make_plan(2, partitions=4)
+    times = forecast(plan, SLOW, bandwidth=1e6, read_rate=2e6)
+    # Two products of 500 rows: 4 * 500 * 50 * 10 operations, 1e9 of them a second.
+    assert times.sweep_seconds == pytest.approx(1.5e-3)
+    assert times.certificate_seconds == pytest.approx(2e-3 + 4000 / 1e6)
+    # Four copies of two changes of W in float32, and of four changes of 25 rows in float64.
+    assert times.join_seconds == pytest.approx(4 * (2 * 2000 + 4 * 25 * 10 * 8) / 1e6)
+    assert times.exchange_seconds == pytest.approx(plan.traffic.epoch / 1e6)
+    assert times.read_seconds == pytest.approx(plan.traffic.epoch_read / 2e6)
+    assert times.first_read_seconds == pytest.approx(93_750 / 2e6)
+    # One round of three calls, and six beside it.
+    assert times.call_seconds == pytest.approx(9 * CALL_SECONDS)
+
+
+def test_reading_goes_on_beside_the_sweeps():
+    plan = make_plan(2, partitions=4)
+    for read_rate in (1.0, 1e12):
+        times = forecast(plan, SLOW, read_rate=read_rate)
+        longer = max(times.read_seconds, times.sweep_seconds)
+        others = times.join_seconds + times.exchange_seconds + times.call_seconds
+        assert times.epoch_seconds == pytest.approx(longer + others)
+
+
+def test_one_process_joins_and_sends_nothing():
+    times = forecast(make_plan(1), SLOW)
+    assert (times.join_seconds, times.exchange_seconds, times.call_seconds) == (0, 0, 0)
+    assert times.epoch_seconds == times.sweep_seconds
+
+
+def test_a_certificate_of_streamed_rows_waits_for_them():
+    sizes = make_plan(1).sizes
+    # W in float32 and for a certificate, the centre; three chunks of rows, three blocks of duals.
+    plan = plan_process(sizes, limit_bytes=14_000 + 30_000 + 12_000)
+    assert not plan.memory.duals_in_memory
+    times = forecast(plan, SLOW, read_rate=1e3)
+    assert times.certificate_seconds == pytest.approx((100_000 + 40_000) / 1e3)
+
+
+def test_twice_the_members_halve_the_sweeps():
+    one, two = (
+        forecast(make_plan(n_members, partitions=4), SLOW).sweep_seconds for n_members in (1, 2)
+    )
+    assert one == pytest.approx(2 * two)
+
+
+@pytest.mark.parametrize("name", ["softmax", "topk_hinge_alpha"])
+def test_the_speed_of_the_solver_is_measured(name):
+    loss = make_loss(name, **({} if name == "softmax" else {"k": 2, "gamma": 1.0}))
+    speed = measure_speed(loss, 40, 12, threads=1)
+    assert (speed.n_features, speed.n_classes) == (40, 12)
+    assert speed.gflops > 0
+    assert speed.ratio > 0
+    assert speed.certificate_ratio > 0
+    assert speed.copy_rate > 0
+
+
+def test_weights_that_are_too_large_are_measured_with_fewer_classes(monkeypatch):
+    monkeypatch.setattr("dtopk.engine.forecast._MOST_WEIGHTS", 64 * 100)
+    speed = measure_speed(make_loss("softmax"), 100, 1000, threads=1)
+    assert (speed.n_features, speed.n_classes) == (100, 64)
+    speed = measure_speed(make_loss("softmax"), 1000, 1000, threads=1)
+    assert (speed.n_features, speed.n_classes) == (100, 64)
