@@ -1,10 +1,12 @@
 """The scikit-learn estimator."""
 
+import copy
+import os
 import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import zarr
@@ -13,7 +15,14 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_feature_names,
+    _check_n_features,
+    _check_sample_weight,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
 
 from dtopk.engine import (
     FLOAT32_TOL,
@@ -26,15 +35,30 @@ from dtopk.engine import (
     StoreRows,
     class_totals,
 )
-from dtopk.engine import fit as fit_rows
+from dtopk.estimators.dask_arrays import (
+    DaskArray,
+    check_column,
+    check_features,
+    check_sizes,
+    fill_spool,
+    is_dask_array,
+    map_method,
+    map_topk,
+    mean_accuracy,
+)
 from dtopk.estimators.inputs import iter_features, load_zarr
 from dtopk.estimators.parameters import make_options, weigh_classes
+from dtopk.estimators.place import Place, open_place
+from dtopk.estimators.spool import plan_spool
 from dtopk.losses import Loss, make_loss
 from dtopk.model import select_topk
 from dtopk_storage import FeatureStore
 
+if TYPE_CHECKING:
+    from dtopk.launch import Client
+
 Array = NDArray[Any]
-Features = ArrayLike | FeatureStore | zarr.Array[Any]
+Features = ArrayLike | FeatureStore | zarr.Array[Any] | DaskArray
 
 _BATCH_BYTES = 64 * 10**6
 """Features and scores of a batch of predictions take about so much memory."""
@@ -47,6 +71,11 @@ def _loss_has_probabilities(estimator: "TopKClassifier") -> bool:
 def _feature_dtypes(first: Any) -> list[Any]:
     """List the types that features are left in; others are converted to the first."""
     return [np.dtype(first), np.float32, np.float64, np.float16]
+
+
+def _kept_dtype(features: np.dtype[Any], first: Any) -> np.dtype[Any]:
+    """Return the type that features of a type are left in, or converted to."""
+    return features if features in _feature_dtypes(first) else np.dtype(first)
 
 
 class TopKClassifier(ClassifierMixin, BaseEstimator):
@@ -105,11 +134,26 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
         saves passes where the loss is smooth and the problem nearly the same; with gamma = 0 the
         weights say too little about the dual variables.
     n_jobs : int or None, default=None
-        Threads of the matrix products; None or -1: as many as the BLAS library is set to.
+        Threads of the matrix products, in each worker where a client trains; None or -1: as many
+        as the BLAS library is set to, or as the worker owns.
     random_state : int, RandomState or None, default=None
         Draws the order of the rows.
     verbose : int, default=0
         Above 0: one line on standard error for every epoch.
+    partitions : int or None, default=None
+        Parts that the rows are dealt to, to be solved side by side; more of them take more epochs.
+        Results depend on their number, and not on how many workers there are. None: one for each
+        worker of the client, and 1 without a client.
+    spool_dir : path-like or None, default=None
+        Folder in which `fit` keeps what it needs on disk for as long as it lasts: the rows of Dask
+        arrays, and those of other arrays where a client trains; what does not fit into memory; the
+        state from which a run goes on that has lost a worker. Every worker must see it under the
+        same name. None: Dask's temporary directory if it is set, or the system's, which serves
+        where all workers are on this machine.
+    client : distributed.Client or None, default=None
+        Of the workers that train, whatever X is. None: Dask's default client for Dask arrays, if
+        there is one, and otherwise this process. Copies made by pickling have None, those that
+        `sklearn.base.clone` makes have the same one.
 
     Attributes
     ----------
@@ -145,6 +189,13 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
     converted to `dtype` a block at a time. Anything else is converted once: integers to `dtype`,
     other orders of memory to C-contiguous. The dual variables take n_samples * n_classes numbers
     of type `dtype`.
+
+    Dask arrays may be chunked in any way, X, y and `sample_weight` each in its own, but must know
+    the sizes of their chunks. They are computed once, and their rows written to `spool_dir` by
+    those who hold them: neither this process nor the scheduler has more than a chunk of 16 MB of
+    them at a time. Predictions of a Dask array are Dask arrays, computed when asked for. Weights
+    of more than 1 MB are then sent to the workers of the client ahead, and such predictions can
+    only be computed by that client.
 
     An interrupt (Ctrl-C) ends training after the block in work. The weights reached are kept with
     their certificate before `KeyboardInterrupt` is raised.
@@ -189,6 +240,9 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
         n_jobs: int | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
+        partitions: int | None = None,
+        spool_dir: str | os.PathLike[str] | None = None,
+        client: "Client | None" = None,
     ) -> None:
         self.loss = loss
         self.k = k
@@ -209,19 +263,36 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
+        self.partitions = partitions
+        self.spool_dir = spool_dir
+        self.client = client
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A client is a connection of this process.
+        return {**super().__getstate__(), "client": None}
+
+    def __sklearn_clone__(self) -> Self:
+        # scikit-learn makes deep copies of parameters, and there can be none of a client.
+        other: Self = BaseEstimator.__sklearn_clone__(copy.copy(self))
+        other.client = self.client
+        return other
 
     def fit(
-        self, X: Features, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+        self,
+        X: Features,
+        y: ArrayLike | DaskArray | None = None,
+        sample_weight: ArrayLike | DaskArray | None = None,
     ) -> Self:
         """Train on all of X, or on the split 'train' of a feature store.
 
         Parameters
         ----------
-        X : array-like or zarr.Array of shape (n_samples, n_features), or FeatureStore
-            A zarr array is read into memory; a store that does not fit is streamed from disk.
-        y : array-like of shape (n_samples,)
+        X : array-like, dask or zarr.Array of shape (n_samples, n_features), or FeatureStore
+            A zarr array is read into memory; a store that does not fit is streamed from disk, and
+            so are Dask arrays.
+        y : array-like or dask.array.Array of shape (n_samples,)
             Labels; None for a store, which holds its own.
-        sample_weight : array-like of shape (n_samples,), optional
+        sample_weight : array-like or dask.array.Array of shape (n_samples,), optional
             At least 0; None weighs every sample 1. None for a store, which may hold its own.
 
         Returns
@@ -233,69 +304,85 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
         ------
         ValueError
             If a parameter breaks its rule, X or y cannot be used, or memory does not suffice.
+        TypeError
+            If a parameter or an array is not of a type that can be used.
         DatasetError
             If a chunk of the store is damaged, or holds NaN or infinity.
+        dtopk.launch.ClusterError
+            If the client has no workers, too few are left, or its scheduler is gone.
         """
         loss = self._make_loss()
         options = make_options(self.get_params(deep=False))
         previous = self._previous_weights() if self.warm_start else None
-        if isinstance(X, FeatureStore):
-            rows, classes, totals = self._open_store(X, y, sample_weight)
-        else:
-            rows, classes, totals = self._take_arrays(X, y, sample_weight)
-        class_weight = weigh_classes(self.class_weight, classes, totals)
-        start = None if previous is None else self._start_from(previous, classes)
-        result = fit_rows(
-            rows,
-            loss,
-            replace(options, class_weight=class_weight),
-            callbacks=[_EpochLines()] if self.verbose else [],
-            start=start,
-        )
+        with open_place(self.client, self.spool_dir, (X, y, sample_weight)) as place:
+            if isinstance(X, FeatureStore):
+                rows, classes, totals = self._open_store(X, y, sample_weight)
+            elif place.spool is None:
+                rows, classes, totals = self._take_arrays(X, y, sample_weight)
+            else:
+                rows, classes, totals = self._spool_arrays(place, X, y, sample_weight)
+            options = replace(
+                options,
+                class_weight=weigh_classes(self.class_weight, classes, totals),
+                partitions=place.count_partitions(self.partitions, _count_rows(rows)),
+            )
+            result = place.train(
+                rows,
+                loss,
+                options,
+                callbacks=[_EpochLines()] if self.verbose else [],
+                start=None if previous is None else self._start_from(previous, classes),
+            )
         self._keep(result, classes)
         return self
 
-    def decision_function(self, X: Features) -> Array:
+    def decision_function(self, X: Features) -> Array | DaskArray:
         """Compute the scores.
 
         Parameters
         ----------
-        X : array-like or zarr.Array of shape (n_samples, n_features), or FeatureStore
+        X : array-like, dask or zarr.Array of shape (n_samples, n_features), or FeatureStore
             What is on disk is read batch by batch. All rows of a store are taken, in their order.
 
         Returns
         -------
         ndarray of shape (n_samples, n_classes), or (n_samples,) for two classes
-            ``X @ coef_.T + intercept_``, in the wider of the types of X and `coef_`.
+            ``X @ coef_.T + intercept_``, in the wider of the types of X and `coef_`. Of a Dask
+            array this is a Dask array, here and in all other predictions.
         """
         check_is_fitted(self)
+        if is_dask_array(X):
+            width = len(self.coef_) if len(self.coef_) > 1 else None
+            return self._map(X, "decision_function", self._score_dtype(X.dtype), width)
         scores = np.concatenate([self._decide(batch) for batch in self._iter_batches(X)])
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
-    def predict(self, X: Features) -> Array:
+    def predict(self, X: Features) -> Array | DaskArray:
         """Name the class of the highest score; of equal ones the first in `classes_`.
 
         Parameters
         ----------
-        X : array-like or zarr.Array of shape (n_samples, n_features), or FeatureStore
+        X : array-like, dask or zarr.Array of shape (n_samples, n_features), or FeatureStore
 
         Returns
         -------
         ndarray of shape (n_samples,), the type of `classes_`
         """
         check_is_fitted(self)
+        if is_dask_array(X):
+            return self._map(X, "predict", self.classes_.dtype)
         best = [self._score_classes(batch).argmax(axis=1) for batch in self._iter_batches(X)]
         labels: Array = self.classes_[np.concatenate(best)]
         return labels
 
     def predict_topk(
         self, X: Features, k: int, *, return_scores: bool = False
-    ) -> Array | tuple[Array, Array]:
+    ) -> Array | DaskArray | tuple[Array | DaskArray, Array | DaskArray]:
         """Name the k classes of the highest scores, best first; equal ones as in `classes_`.
 
         Parameters
         ----------
-        X : array-like or zarr.Array of shape (n_samples, n_features), or FeatureStore
+        X : array-like, dask or zarr.Array of shape (n_samples, n_features), or FeatureStore
         k : int, 1 <= k <= n_classes
         return_scores : bool, default=False
             Whether to return the scores too.
@@ -307,21 +394,21 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
             Only if asked for; for two classes minus and plus half the decision function.
         """
         check_is_fitted(self)
-        columns, scores = [], []
-        for batch in self._iter_batches(X):
-            batch_scores = self._score_classes(batch)
-            columns.append(select_topk(batch_scores, k))
-            scores.append(np.take_along_axis(batch_scores, columns[-1], axis=1))
-        labels: Array = self.classes_[np.concatenate(columns)]
-        return (labels, np.concatenate(scores)) if return_scores else labels
+        if is_dask_array(X):
+            self._check_dask(X)
+            pair = map_topk(self, X, k, score_dtype=self._score_dtype(X.dtype))
+            return pair if return_scores else pair[0]
+        columns, scores = self._find_topk(X, k)
+        labels: Array = self.classes_[columns]
+        return (labels, scores) if return_scores else labels
 
     @available_if(_loss_has_probabilities)  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: Features) -> Array:
+    def predict_proba(self, X: Features) -> Array | DaskArray:
         """Compute the probability of every class; there with the loss 'softmax' alone.
 
         Parameters
         ----------
-        X : array-like or zarr.Array of shape (n_samples, n_features), or FeatureStore
+        X : array-like, dask or zarr.Array of shape (n_samples, n_features), or FeatureStore
 
         Returns
         -------
@@ -330,26 +417,56 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
             of the decision function.
         """
         check_is_fitted(self)
+        if is_dask_array(X):
+            width = len(self.classes_)
+            return self._map(X, "predict_proba", self._score_dtype(X.dtype), width)
         loss = self._make_loss()
         return np.concatenate(
             [loss.probabilities(self._score_classes(batch)) for batch in self._iter_batches(X)]
         )
 
     @available_if(_loss_has_probabilities)  # type: ignore[untyped-decorator]
-    def predict_log_proba(self, X: Features) -> Array:
+    def predict_log_proba(self, X: Features) -> Array | DaskArray:
         """Compute the logarithm of `predict_proba`, minus infinity where that is 0.
 
         Parameters
         ----------
-        X : array-like or zarr.Array of shape (n_samples, n_features), or FeatureStore
+        X : array-like, dask or zarr.Array of shape (n_samples, n_features), or FeatureStore
 
         Returns
         -------
         ndarray of shape (n_samples, n_classes)
         """
+        check_is_fitted(self)
+        if is_dask_array(X):
+            width = len(self.classes_)
+            return self._map(X, "predict_log_proba", self._score_dtype(X.dtype), width)
         with np.errstate(divide="ignore"):
             log_probabilities: Array = np.log(self.predict_proba(X))
         return log_probabilities
+
+    def score(
+        self,
+        X: Features,
+        y: ArrayLike | DaskArray,
+        sample_weight: ArrayLike | DaskArray | None = None,
+    ) -> float:
+        """Compute the share of rows, by their weights, whose class is predicted.
+
+        Parameters
+        ----------
+        X : array-like, dask or zarr.Array of shape (n_samples, n_features), or FeatureStore
+        y : array-like or dask.array.Array of shape (n_samples,)
+        sample_weight : array-like or dask.array.Array of shape (n_samples,), optional
+
+        Returns
+        -------
+        float
+        """
+        if any(map(is_dask_array, (X, y, sample_weight))):
+            return mean_accuracy(self.client, self.predict(X), y, sample_weight)
+        accuracy: float = super().score(X, y, sample_weight)
+        return accuracy
 
     def _make_loss(self) -> Loss:
         return make_loss(self.loss, k=self.k, gamma=self.gamma, smoothing=self.smoothing)
@@ -368,6 +485,44 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
         )
         totals = np.bincount(codes, weight, len(classes)).astype(np.float64, copy=False)
         return ArrayRows(features, codes.astype(np.int32), len(classes), weight), classes, totals
+
+    def _spool_arrays(
+        self,
+        place: Place,
+        X: ArrayLike | zarr.Array[Any] | DaskArray,
+        y: ArrayLike | DaskArray | None,
+        sample_weight: ArrayLike | DaskArray | None,
+    ) -> tuple[Rows, Array, NDArray[np.float64]]:
+        """Write the rows to where workers see them; return as of `_take_arrays`."""
+        features: Array | DaskArray
+        if is_dask_array(X):
+            features = X
+            self._check_dask(features, reset=True)
+            check_sizes("X", features)
+        else:
+            features = load_zarr(X) if isinstance(X, zarr.Array) else X
+            features = validate_data(self, features, dtype=_feature_dtypes(self.dtype), order="C")
+        n_samples, n_features = features.shape
+        if n_samples == 0:
+            raise ValueError("X must have at least 1 row, got none.")
+        if y is None:
+            raise ValueError("y must be given for an array of features, got None.")
+        y = _take_column("y", y, n_samples)
+        if sample_weight is not None:
+            sample_weight = _take_column("sample_weight", sample_weight, n_samples)
+        assert place.spool is not None
+        spool = plan_spool(
+            place.spool,
+            n_samples=n_samples,
+            n_features=n_features,
+            dtype=_kept_dtype(features.dtype, self.dtype),
+            sample_weight=sample_weight is not None,
+            n_parts=place.count_partitions(self.partitions, n_samples),
+        )
+        fill_spool(spool, place.client, features, y, sample_weight)
+        store, classes = spool.finish()
+        rows = StoreRows(store, "train")
+        return rows, classes.astype(object) if y.dtype == object else classes, class_totals(rows)
 
     def _open_store(
         self, store: FeatureStore, y: ArrayLike | None, sample_weight: ArrayLike | None
@@ -440,6 +595,39 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
             "(StandardScaler), or lower C."
         )
 
+    def _check_dask(self, X: DaskArray, *, reset: bool = False) -> None:
+        """Check the features of a Dask array as far as they are known before it is computed."""
+        check_features(X)
+        _check_feature_names(self, X, reset=reset)
+        _check_n_features(self, X, reset=reset)
+
+    def _map(
+        self, X: DaskArray, method: str, dtype: np.dtype[Any], width: int | None = None
+    ) -> DaskArray:
+        """Have a method called on each block of a Dask array."""
+        self._check_dask(X)
+        return map_method(self, X, method, dtype=dtype, width=width)
+
+    def _score_dtype(self, features: np.dtype[Any]) -> np.dtype[Any]:
+        """Return the type of the scores of features of a type."""
+        return np.result_type(_kept_dtype(features, self.coef_.dtype), self.coef_)
+
+    def _find_topk(self, X: Features, k: int) -> tuple[NDArray[np.intp], Array]:
+        """Return number and score of the classes of the k highest scores of every row."""
+        columns, scores = [], []
+        for batch in self._iter_batches(X):
+            batch_scores = self._score_classes(batch)
+            columns.append(select_topk(batch_scores, k))
+            scores.append(np.take_along_axis(batch_scores, columns[-1], axis=1))
+        return np.concatenate(columns), np.concatenate(scores)
+
+    def _pack_topk(self, X: Array, k: int) -> Array:
+        """Return what `_find_topk` does in one array with two fields."""
+        columns, scores = self._find_topk(X, k)
+        packed = np.empty(columns.shape, [("column", columns.dtype), ("score", scores.dtype)])
+        packed["column"], packed["score"] = columns, scores
+        return packed
+
     def _iter_batches(self, X: Features) -> Iterator[Array]:
         """Validate features for a prediction, and cut them into batches."""
         row_bytes = 8 * (self.n_features_in_ + 2 * len(self.classes_))
@@ -464,6 +652,22 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
         """Return the scores of a batch, with two columns for two classes."""
         scores = self._decide(X)
         return scores if scores.shape[1] > 1 else np.hstack([-scores / 2, scores / 2])
+
+
+def _take_column(name: str, values: ArrayLike | DaskArray, n_samples: int) -> Array | DaskArray:
+    """Check what has a value for each row, as far as its type and size go."""
+    if is_dask_array(values):
+        check_column(name, values, n_samples)
+        return values
+    if name == "sample_weight" and np.ndim(values) == 0:
+        return np.broadcast_to(np.asarray(values), (n_samples,))
+    column: Array = column_or_1d(values, warn=name == "y")
+    check_column(name, column, n_samples)
+    return column
+
+
+def _count_rows(rows: Rows) -> int:
+    return sum(piece.n_rows for piece in rows.pieces)
 
 
 class _EpochLines(Callback):

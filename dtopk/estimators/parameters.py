@@ -21,8 +21,9 @@ _NUMBERS: tuple[tuple[str, type], ...] = (
     ("time_limit_s", Real),
     ("block_size", Integral),
     ("n_jobs", Integral),
+    ("partitions", Integral),
 )
-_MAY_BE_NONE = ("time_limit_s", "block_size", "n_jobs")
+_MAY_BE_NONE = ("time_limit_s", "block_size", "n_jobs", "partitions")
 
 
 def make_options(parameters: Mapping[str, Any]) -> FitOptions:
@@ -36,7 +37,7 @@ def make_options(parameters: Mapping[str, Any]) -> FitOptions:
     Returns
     -------
     FitOptions
-        Without class weights.
+        Without class weights; with 1 partition where they are to be counted.
 
     Raises
     ------
@@ -63,6 +64,7 @@ def make_options(parameters: Mapping[str, Any]) -> FitOptions:
         block_size=block_size or 0,
         constant=scaling if parameters["fit_intercept"] else 0.0,
         threads=_count_threads(parameters["n_jobs"]),
+        partitions=1 if parameters["partitions"] is None else parameters["partitions"],
         seed=int(check_random_state(parameters["random_state"]).randint(2**31 - 1)),
     )
 

@@ -52,8 +52,8 @@ def test_chunks_in_any_order_make_the_store_of_rows_appended_in_order(tmp_path, 
         one, two = store.arrays[name], other.arrays[name]
         np.testing.assert_array_equal(one.read(0, N), two.read(0, N))
     for chunk in range(4):
-        one, two = (each.arrays["features"].chunk_path(chunk) for each in (store, other))
-        assert one.read_bytes() == two.read_bytes()
+        files = [each.arrays["features"].chunk_path(chunk) for each in (store, other)]
+        assert files[0].read_bytes() == files[1].read_bytes()
     assert store.splits == other.splits
     assert store.class_names == other.class_names
     assert store.has_sample_weight == weighted
