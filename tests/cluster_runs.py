@@ -2,8 +2,12 @@
 
 import contextlib
 import importlib
+import json
 import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import dask
 import numpy as np
@@ -44,13 +48,13 @@ def make_rows(path, *, n=N, d=D, m=M, chunk_rows=20):
     return StoreRows(open_store(path), "train")
 
 
-def streaming(monkeypatch):
-    """Have rows and duals streamed, however much memory there is."""
-    monkeypatch.setattr(cluster_fit, "_plan", lambda *arguments: STREAMED)
-    monkeypatch.setattr(cluster_fit, "_replan", lambda *arguments: STREAMED)
+def streaming(monkeypatch, plan=STREAMED):
+    """Have rows and duals streamed, or rows alone, however much memory there is."""
+    monkeypatch.setattr(cluster_fit, "_plan", lambda *arguments: plan)
+    monkeypatch.setattr(cluster_fit, "_replan", lambda *arguments: plan)
     # The package has a function of the module's name.
     fit_module = importlib.import_module("dtopk.engine.fit")
-    monkeypatch.setattr(fit_module, "plan_rows", lambda *arguments: STREAMED)
+    monkeypatch.setattr(fit_module, "plan_rows", lambda *arguments: plan)
 
 
 def train_here(rows, loss, dual_path, **changes):
@@ -83,12 +87,15 @@ def assert_same(here, here_duals, there, there_duals):
 @contextlib.contextmanager
 def cluster(*threads, **settings):
     """Give a client of one worker for each number of threads; killed ones are replaced."""
-    worker = {"nthreads": 1, "memory_limit": 0, "death_timeout": 60, "silence_logs": "ERROR"}
+    worker = {"nthreads": 1, "memory_limit": 0, "death_timeout": 60, "host": "127.0.0.1"}
     workers = {
         index: {"cls": Nanny, "options": {**worker, "resources": {"threads": number}}}
         for index, number in enumerate(threads)
     }
-    scheduler = {"cls": Scheduler, "options": {"dashboard": False, "port": 0}}
+    scheduler = {
+        "cls": Scheduler,
+        "options": {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"},
+    }
     wanted = {
         **DASK_SETTINGS,
         "distributed.worker.preload": ["dtopk.launch.worker_start"],
@@ -104,6 +111,37 @@ def cluster(*threads, **settings):
     ):
         client.wait_for_workers(len(threads), timeout=60)
         yield client
+
+
+@contextlib.contextmanager
+def started_cluster(folder, n_workers):
+    """Start a scheduler and workers as processes; give its address, and them, itself first."""
+    file = folder / "scheduler.json"
+    common = ["--no-dashboard", "--scheduler-file", str(file)]
+    commands = [["scheduler", "--host", "127.0.0.1", "--port", "0", *common]]
+    commands += [["worker", "--nthreads", "1", "--no-nanny", *common]] * n_workers
+    root = Path(__file__).parents[1]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(map(str, (root, root / "storage"))),
+        "DASK_CONFIG": str(root / "deploy" / "dask.yaml"),
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "distributed.cli.dask_" + command, *arguments],
+            cwd=folder,
+            env=environment,
+            stderr=subprocess.DEVNULL,
+        )
+        for command, *arguments in commands
+    ]
+    try:
+        wait_until(lambda: file.exists() and file.read_text().endswith("}"))
+        yield json.loads(file.read_text())["address"], processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def wait_until(condition, seconds=30.0):

@@ -23,6 +23,7 @@ from uuid import uuid4
 
 import numpy as np
 from distributed import Client, Future, KilledWorker
+from distributed.client import ClosedClientError
 from distributed.protocol.serialize import to_serialize
 from numpy.typing import NDArray
 
@@ -234,7 +235,7 @@ class DaskTeam:
         told = self._dismiss()
         concurrent.futures.wait(told, _LEAVE_S)
         self._watch.close()
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, ClosedClientError):
             self._client.unsubscribe_topic(topic_of(self._spec.run))
 
     # What a team is asked.
@@ -348,16 +349,19 @@ class DaskTeam:
         self, seat: _Seat, name: str, function: Callable[..., Reply], *arguments: Any
     ) -> _Call:
         """Have a task run in a member's worker, and nowhere else."""
-        self._watch.check_scheduler()
-        task = self._client.submit(
-            function,
-            *arguments,
-            key=f"dtopk_{name}-{self._spec.session}-{self._number}-{seat.index}",
-            workers=[seat.worker.address],
-            allow_other_workers=False,
-            pure=False,
-            retries=0,
-        )
+        self._check_scheduler()
+        try:
+            task = self._client.submit(
+                function,
+                *arguments,
+                key=f"dtopk_{name}-{self._spec.session}-{self._number}-{seat.index}",
+                workers=[seat.worker.address],
+                allow_other_workers=False,
+                pure=False,
+                retries=0,
+            )
+        except ClosedClientError as error:
+            raise self._giving_up("The connection to the scheduler was lost.") from error
         reply = self._watch.start(self._receive(task))
         reply.add_done_callback(lambda done: self._looked.set())
         return _Call(seat=seat, task=task, reply=reply)
@@ -402,7 +406,7 @@ class DaskTeam:
         if self.stop() and not self._stop_sent:
             self._stop_sent = True
             self._tell_all("stop")
-        self._watch.check_scheduler()
+        self._check_scheduler()
         gone = [s for s in self._seats if self._watch.is_gone(s.worker.address, s.since)]
         if gone:
             whose = "; ".join(seat.title + _describe_memory(seat) for seat in gone)
@@ -510,7 +514,7 @@ class DaskTeam:
         """Make a member in every worker that is there, once there are enough of them."""
         began = time.monotonic()
         while True:
-            self._watch.check_scheduler()
+            self._check_scheduler()
             if self.stop():
                 raise KeyboardInterrupt
             self._spec = dataclasses.replace(self._spec, session=uuid4().hex[:12])
@@ -597,6 +601,12 @@ class DaskTeam:
             self._watch.tell(seat.worker.address, self._hear, run, session, what)
             for seat in self._seats
         ]
+
+    def _check_scheduler(self) -> None:
+        try:
+            self._watch.check_scheduler()
+        except ClusterError as error:
+            raise self._giving_up(str(error)) from error
 
     def _giving_up(self, why: str) -> ClusterError:
         advice = "Start the run again"
