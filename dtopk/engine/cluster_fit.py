@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import os
 import shutil
 from collections import Counter
@@ -89,20 +90,20 @@ def fit_on_cluster(
         on from its last commit.
     """
     solver = check_run(rows, loss, options, dual_path, start)
+    wait_for_workers(client, min_workers, wait_s)
+    sizes = Sizes.of_rows(rows, options)
+    plan = _plan(sizes, list_workers(client, wait_s), options)
+    if state is None and not plan.duals_in_memory:
+        raise ValueError(
+            "state must be given, in a place that every worker sees, for duals that do not fit "
+            "into the workers' memory, got None."
+        )
+    layout = plan_layout(rows, options, plan, state)
     with contextlib.ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
-        wait_for_workers(client, min_workers, wait_s)
-        sizes = Sizes.of_rows(rows, options)
-        plan = _plan(sizes, list_workers(client, wait_s), options)
-        if state is None and not plan.duals_in_memory:
-            raise ValueError(
-                "state must be given, in a place that every worker sees, for duals that do not "
-                "fit into the workers' memory, got None."
-            )
-        layout = plan_layout(rows, options, plan, state)
         source = StoreSource(path=os.path.abspath(rows.store.path), split=rows.split)
         spec = MemberSpec(
-            run=uuid4().hex[:12],
+            run=_name_run(state),
             session="",
             rows=source,
             fingerprint=source.fingerprint(rows),
@@ -134,6 +135,13 @@ def fit_on_cluster(
     for callback in callbacks:
         callback.on_end(result)
     return result
+
+
+def _name_run(state: RunState | None) -> str:
+    """Name a run after its state: one that goes on from it frees what is left of the one before."""
+    if state is None:
+        return uuid4().hex[:12]
+    return hashlib.sha256(state.url.encode()).hexdigest()[:12]
 
 
 def _keep_duals(
