@@ -27,8 +27,8 @@ _PASS_SECONDS = 0.3
 _MOST_ROWS = 8192
 _PASSES = 3
 _COPY_BYTES = 1 << 26
-_CALLS_PER_ROUND, _CALLS_PER_EPOCH = 3, 6
-"""Sweep, multiply and settle; own, release, begin, look at the norms, probe, move the centre."""
+_CALLS_PER_ROUND, _CALLS_PER_EPOCH = 3, 3
+"""Sweep, multiply and settle; own, probe, move the centre."""
 _COPIES_PER_CHANGE = 4
 """Times that a change of W is read and written: as a copy of W, less W, scaled, and settled."""
 

@@ -91,6 +91,8 @@ class Step:
 
     epoch: int
     """Counted from 1."""
+    version: str
+    """What the epoch writes is written under it."""
     sigma: float
     """sigma': by how much a partition overstates its own changes of W."""
     ratio: float
@@ -230,6 +232,8 @@ class Member:
         )
         self._owned: dict[int, list[int]] = {}
         self._partition_of: Sequence[int] = ()
+        self._has_leftovers = False
+        self._version = ""
 
     def close(self) -> None:
         """End the background thread."""
@@ -319,6 +323,8 @@ class Member:
             The partition that each block was in; None where no duals are anywhere yet.
         """
         self._partition_of = owners
+        # Others may still ask for what was here: it goes when the next sweep says that all have it.
+        self._has_leftovers = True
         self._owned = {k: np.flatnonzero(np.equal(owners, k)).tolist() for k in self._hosted}
         if former is None or self.duals.shared:
             return
@@ -330,8 +336,9 @@ class Member:
         wishes = [wish for wish in wishes if wish.member != self.places.index]
         self._peers.fetch(wishes, lambda place, dual: self.duals.put(wishes[place].key[0], dual))
 
-    def release(self) -> None:
+    def _forget_others(self) -> None:
         """Forget the blocks that other members have now."""
+        self._has_leftovers = False
         mine = {block for blocks in self._owned.values() for block in blocks}
         others = [block for block in range(len(self.layout.blocks)) if block not in mine]
         self.duals.drop(others)
@@ -339,6 +346,7 @@ class Member:
 
     def begin_version(self, version: str) -> None:
         """Write duals that are streamed under another version from here on."""
+        self._version = version
         self.duals.begin(version)
 
     def sweep(self, orders: Sequence[Sequence[int]], step: Step) -> list[Sweep]:
@@ -355,6 +363,10 @@ class Member:
         list of Sweep
             One for each partition that is here.
         """
+        if self._has_leftovers:
+            self._forget_others()
+        if step.version != self._version:
+            self.begin_version(step.version)
         self.gather()
         ends = time.perf_counter() + step.seconds_left
         sweeps = []

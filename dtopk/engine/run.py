@@ -227,7 +227,9 @@ class Run:
         if self._start is not None:
             self._begin_at(self._start)
         if self._steered:
-            self._accelerate(first_ratio(self.layout.n_partitions))
+            # Near the optimum, where a start from elsewhere is, hardly any acceleration is wanted.
+            n_partitions = 1 if self._start is not None else self.layout.n_partitions
+            self._accelerate(first_ratio(n_partitions))
 
     def _begin_at(self, start: StartPoint) -> None:
         """Begin with duals from elsewhere, and their weights."""
@@ -286,7 +288,6 @@ class Run:
 
     def _own(self, owners: list[int], former: list[int] | None) -> None:
         self.team.call("own", owners, former)
-        self.team.call("release")
         self.progress.owners = owners
 
     def _train(self) -> FitResult:
@@ -344,7 +345,6 @@ class Run:
         owners = self._dealer.owners.tolist()
         if owners != former:
             self._own(owners, former)
-        self.team.call("begin_version", self._version(epoch))
         notes, n_rows, waited = _RoundNotes(), 0, 0.0
         norms: list[SliceNorms] = []
         for orders in self._dealer.orders(epoch):
@@ -373,6 +373,7 @@ class Run:
         sigma = self.progress.sigma
         step = Step(
             epoch=epoch,
+            version=self._version(epoch),
             sigma=sigma,
             ratio=self.progress.ratio,
             seconds_left=self.seconds_left,

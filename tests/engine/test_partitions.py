@@ -115,5 +115,5 @@ def test_a_warm_start_of_partitions_begins_where_the_duals_are(tmp_path):
     first = fit(ROWS, LOSSES["softmax"], options(), dual_path=tmp_path / "dual")
     start = StartPoint(dual=open_dual(tmp_path / "dual"))
     again = fit(ROWS, LOSSES["softmax"], options(), start=start)
-    assert again.epochs == 1
+    assert again.epochs <= 2 < first.epochs
     assert again.certificate.dual_value >= first.certificate.dual_value - 1e-9
