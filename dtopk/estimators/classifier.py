@@ -659,9 +659,11 @@ def _take_column(name: str, values: ArrayLike | DaskArray, n_samples: int) -> Ar
     if is_dask_array(values):
         check_column(name, values, n_samples)
         return values
+    column: Array
     if name == "sample_weight" and np.ndim(values) == 0:
-        return np.broadcast_to(np.asarray(values), (n_samples,))
-    column: Array = column_or_1d(values, warn=name == "y")
+        column = np.broadcast_to(np.asarray(values), (n_samples,))
+    else:
+        column = column_or_1d(values, warn=name == "y")
     check_column(name, column, n_samples)
     return column
 

@@ -107,7 +107,7 @@ def compute(client: Client | None, collections: Sequence[Any]) -> list[Any]:
         client.cancel(futures)
 
 
-def send(client: Client, value: object) -> Future[Any]:
+def send(client: Client, value: object, *, everywhere: bool) -> Future[Any]:
     """Send a value to the workers, past the scheduler.
 
     Parameters
@@ -115,14 +115,15 @@ def send(client: Client, value: object) -> Future[Any]:
     client : distributed.Client
     value : object
         Of any size; it can be pickled.
+    everywhere : bool
+        Whether every worker is to have it, so that it is lost with none of them; otherwise one has.
 
     Returns
     -------
     distributed.Future
-        Every worker has it.
     """
     try:
-        sent: Future[Any] = client.scatter(value, direct=True, broadcast=True, hash=False)
+        sent: Future[Any] = client.scatter(value, direct=True, broadcast=everywhere, hash=False)
     except OSError:
         # The workers cannot be reached from here: by way of the scheduler, in pieces.
         pickled = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)

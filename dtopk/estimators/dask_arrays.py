@@ -92,6 +92,8 @@ def check_column(name: str, values: Array | DaskArray, n_samples: int) -> None:
         )
     if name == "y":
         check_label_type(values.dtype)
+    elif values.dtype.kind not in "biufO":
+        raise ValueError(f"{name} must hold real numbers, got the type {values.dtype}.")
 
 
 def check_sizes(name: str, values: DaskArray) -> None:
@@ -334,7 +336,9 @@ def _spread(values: Array | DaskArray, client: "Client | None") -> DaskArray:
     parts = [values[start : start + rows] for start in range(0, len(values), rows)]
     return da.concatenate(  # type: ignore[no-untyped-call]
         [
-            da.from_delayed(send(client, part), part.shape, part.dtype)  # type: ignore[no-untyped-call]
+            da.from_delayed(  # type: ignore[no-untyped-call]
+                send(client, part, everywhere=False), part.shape, part.dtype
+            )
             for part in parts
         ]
     )
@@ -375,5 +379,5 @@ def _place(value: object, n_bytes: int, client: "Client | None") -> Any:
 
     found = find_client(client)
     if found is not None and n_bytes > MESSAGE_BYTES:
-        return send(found, value)
+        return send(found, value, everywhere=True)
     return delayed(value, name=f"dtopk-model-{uuid.uuid4().hex}", traverse=False)

@@ -282,15 +282,18 @@ class Spool:
         see the folder, or a task that goes on after its fit has failed.
         """
         self._check_wanted()
-        yield
         try:
-            self._check_wanted()
-        except ValueError:
-            shutil.rmtree(self.root, ignore_errors=True)
-            raise
+            yield
+        finally:
+            if not self._is_wanted():
+                shutil.rmtree(self.root, ignore_errors=True)
+        self._check_wanted()
+
+    def _is_wanted(self) -> bool:
+        return (self.root / _MARKER).exists()
 
     def _check_wanted(self) -> None:
-        if not (self.root / _MARKER).exists():
+        if not self._is_wanted():
             raise ValueError(
                 f"spool_dir must be a folder that every worker sees, got {str(self.root.parent)!r},"
                 f" in which {self.root.name!r} is not there, or no longer."
