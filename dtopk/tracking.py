@@ -102,15 +102,37 @@ class MlflowRun:
     run_name : str
     tags : mapping of str
         Set when the run starts, beside MLflow's own (user, source, commit).
+    run_id : str
+        Id of a run to go on with; where it is gone, another is started.
     """
 
-    def __init__(self, *, uri: str, experiment: str, run_name: str, tags: Mapping[str, str]):
+    def __init__(
+        self,
+        *,
+        uri: str,
+        experiment: str,
+        run_name: str,
+        tags: Mapping[str, str],
+        run_id: str = "",
+    ):
         self.uri = uri
         self.experiment_id = ""
         self.run_id = ""
+        self.goes_on = False
+        """Whether the run was there before."""
         self._waiting: list[Metric] = []
         self._next_flush_s = time.monotonic() + _FLUSH_INTERVAL_S
-        self._attempt("start a run", lambda: self._start(experiment, run_name, tags))
+        if run_id:
+            self._attempt(f"go on with run {run_id}", lambda: self._go_on(run_id))
+        if not self.is_recording:
+            self._attempt("start a run", lambda: self._start(experiment, run_name, tags))
+
+    def _go_on(self, run_id: str) -> None:
+        self._client = MlflowClient(tracking_uri=self.uri)
+        self._client.update_run(run_id, status="RUNNING")
+        self.experiment_id = self._client.get_run(run_id).info.experiment_id
+        self.run_id = run_id
+        self.goes_on = True
 
     def _start(self, experiment: str, run_name: str, tags: Mapping[str, str]) -> None:
         self._client = MlflowClient(tracking_uri=self.uri)
@@ -178,6 +200,23 @@ class MlflowRun:
             self._try_to("log metrics", self._flush)
             self._next_flush_s = time.monotonic() + _FLUSH_INTERVAL_S
 
+    def last_step(self, name: str) -> int:
+        """Find the last step that has a value of a metric; 0 if there is none, or none is found."""
+        steps = [0]
+
+        def find() -> None:
+            steps.extend(
+                metric.step for metric in self._client.get_metric_history(self.run_id, name)
+            )
+
+        self._try_to(f"read {name}", find)
+        return max(steps)
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Set tags of the run."""
+        run_tags = [RunTag(name, value) for name, value in tags.items()]
+        self._try_to("set tags", lambda: self._client.log_batch(self.run_id, tags=run_tags))
+
     def _flush(self) -> None:
         while self._waiting:
             batch = self._waiting[:_BATCH_METRICS]
@@ -225,8 +264,7 @@ class MlflowRun:
             Set at the end.
         """
         self._try_to("log metrics", self._flush)
-        run_tags = [RunTag(name, value) for name, value in tags.items()]
-        self._try_to("set tags", lambda: self._client.log_batch(self.run_id, tags=run_tags))
+        self.set_tags(tags)
         self._try_to("end the run", lambda: self._client.set_terminated(self.run_id, status))
 
     def _try_to(self, what: str, call: Callable[[], object]) -> None:

@@ -11,7 +11,8 @@ from dtopk.job.config import (
     TrainJob,
 )
 from dtopk.job.files import job_from_dict, job_to_dict, job_to_toml, load_job
-from dtopk.job.training import TrainResult, train
+from dtopk.job.result import TrainResult
+from dtopk.job.training import train
 
 __all__ = [
     "ClusterSection",

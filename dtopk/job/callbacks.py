@@ -1,19 +1,31 @@
-"""What happens after each epoch of a job: validation accuracy, and metrics for the tracker."""
+"""What happens after each epoch of a job: validation accuracy, history, metrics for the tracker."""
 
+import contextlib
+import csv
+import dataclasses
+import logging
 import math
+import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from dtopk.engine import Callback, EpochRecord
+from dtopk.engine import Callback, EpochRecord, FitInfo
 from dtopk.job.problem import Problem
+from dtopk.job.run_folder import RunFolder
 from dtopk.job.scoring import evaluate_split
+from dtopk_storage import CheckpointError, RunLock
 
 if TYPE_CHECKING:
     from dtopk.tracking import MlflowRun
 
+logger = logging.getLogger(__name__)
+
 _VALIDATION_K = (1, 5)
 """Top-k accuracy is followed for these k, and for the k of the loss."""
+_WRITE_INTERVAL_S = 5.0
+"""The history is written anew once in so many seconds; with validation after every epoch."""
 
 
 class ValidateEpochs(Callback):
@@ -25,21 +37,105 @@ class ValidateEpochs(Callback):
         Its job names the split.
     """
 
+    reads_weights = True
+
     def __init__(self, problem: Problem):
         self._problem = problem
         self._split = problem.job.data.validation
         ks = {*_VALIDATION_K, problem.job.model.k}
         self._ks = sorted(k for k in ks if k < problem.store.n_classes)
-        self.accuracy: list[dict[str, float]] = []
+        self.accuracy: dict[int, dict[str, float]] = {}
         """By epoch, then by a name such as 'val/top_5_accuracy'."""
 
-    def on_epoch(self, record: EpochRecord, W: NDArray[Any]) -> None:
+    def on_epoch(self, record: EpochRecord, W: NDArray[Any] | None) -> None:
         """Evaluate the weights of one epoch."""
+        assert W is not None
         model = self._problem.make_model(*self._problem.split_weights(W))
         counts = evaluate_split(model, self._problem.store, self._split)
-        self.accuracy.append(
-            {f"{self._split}/top_{k}_accuracy": counts.topk_accuracy(k) for k in self._ks}
-        )
+        self.accuracy[record.epoch] = {
+            f"{self._split}/top_{k}_accuracy": counts.topk_accuracy(k) for k in self._ks
+        }
+
+
+class WriteHistory(Callback):
+    """Keep the history in the run folder, a line an epoch.
+
+    Parameters
+    ----------
+    folder : RunFolder
+    validation : ValidateEpochs or None
+        Has been called before.
+    """
+
+    def __init__(self, folder: RunFolder, validation: ValidateEpochs | None):
+        self._folder = folder
+        self._validation = validation
+        self._rows: dict[int, dict[str, Any]] = {}
+        self._next_s = time.monotonic() + _WRITE_INTERVAL_S
+
+    def on_resume(self, history: Sequence[EpochRecord], saved: float) -> None:
+        """Take over the epochs done, with the accuracies that are written already."""
+        accuracy = _read_accuracy(self._folder)
+        for record in history:
+            self._rows[record.epoch] = dataclasses.asdict(record) | accuracy.get(record.epoch, {})
+
+    def on_epoch(self, record: EpochRecord, W: object) -> None:
+        """Add one epoch."""
+        accuracy = {} if self._validation is None else self._validation.accuracy[record.epoch]
+        self._rows[record.epoch] = dataclasses.asdict(record) | accuracy
+        if self._validation is None and time.monotonic() < self._next_s:
+            return
+        try:
+            self.write()
+        except OSError as error:
+            logger.warning("The history is not written this time: %s.", error)
+        self._next_s = time.monotonic() + _WRITE_INTERVAL_S
+
+    def write(self) -> None:
+        """Write it as it stands.
+
+        Raises
+        ------
+        OSError
+        """
+        self._folder.write_history([self._rows[epoch] for epoch in sorted(self._rows)])
+
+
+def _read_accuracy(folder: RunFolder) -> dict[int, dict[str, float]]:
+    """Read the validation accuracies of a run that goes on; what cannot be read is left out."""
+    known = {field.name for field in dataclasses.fields(EpochRecord)}
+    accuracy: dict[int, dict[str, float]] = {}
+    with (
+        contextlib.suppress(OSError, ValueError, KeyError),
+        folder.history.open(newline="", encoding="utf-8") as file,
+    ):
+        for row in csv.DictReader(file):
+            accuracy[int(row["epoch"])] = {
+                name: float(value) for name, value in row.items() if name not in known and value
+            }
+    return accuracy
+
+
+class HoldLock(Callback):
+    """End a run that no longer has its folder to itself.
+
+    Parameters
+    ----------
+    lock : RunLock
+    folder : RunFolder
+    """
+
+    def __init__(self, lock: RunLock, folder: RunFolder):
+        self._lock = lock
+        self._folder = folder
+
+    def on_epoch(self, record: EpochRecord, W: object) -> None:
+        """Look before the state may be committed."""
+        if self._lock.lost:
+            raise CheckpointError(
+                f"run folder must stay as it is while the run is at work, got "
+                f"{str(self._folder.path)!r}, whose file 'lock' is gone or another run's."
+            )
 
 
 class TrackEpochs(Callback):
@@ -55,10 +151,19 @@ class TrackEpochs(Callback):
     def __init__(self, run: "MlflowRun", validation: ValidateEpochs | None):
         self._run = run
         self._validation = validation
+        self._in_parts = False
+        # The last epochs before a kill may be done once more.
+        self._sent = run.last_step("objective/primal") if run.goes_on else 0
 
-    def on_epoch(self, record: EpochRecord, W: NDArray[Any]) -> None:
+    def on_start(self, info: FitInfo) -> None:
+        """Learn whether there are partitions."""
+        self._in_parts = info.n_partitions > 1
+
+    def on_epoch(self, record: EpochRecord, W: object) -> None:
         """Send what one epoch found."""
-        accuracy = {} if self._validation is None else self._validation.accuracy[-1]
+        if record.epoch <= self._sent:
+            return
+        accuracy = {} if self._validation is None else self._validation.accuracy[record.epoch]
         # MLflow's charts start out linear, where the end of a run is a flat line.
         gap = record.relative_gap
         logarithm = {"gap/log10_relative_gap": math.log10(gap)} if gap > 0 else {}
@@ -73,7 +178,19 @@ class TrackEpochs(Callback):
                 "time/rows_per_second": record.rows_per_second,
                 "solver/acceleration": record.acceleration,
                 **logarithm,
+                **(_cluster_metrics(record) if self._in_parts else {}),
                 **accuracy,
             },
             step=record.epoch,
         )
+
+
+def _cluster_metrics(record: EpochRecord) -> dict[str, float]:
+    return {
+        "cluster/theta": record.theta,
+        "cluster/sigma": record.sigma,
+        "cluster/correlation": record.correlation,
+        "cluster/bytes_moved": record.bytes_moved,
+        "cluster/slowest_seconds": record.slowest_seconds,
+        "cluster/median_seconds": record.median_seconds,
+    }

@@ -13,6 +13,7 @@ from dtopk.job.checks import (
 )
 from dtopk.launch import ClusterOptions
 from dtopk.launch.options import KINDS
+from dtopk_storage import open_run_state
 
 JOB_VERSION = 1
 """The newest version of the job file that this program reads."""
@@ -84,8 +85,8 @@ class SolverSection:
     max_epochs: int = 200
     """Passes over the training split after which training stops all the same."""
     time_limit_s: float = 0.0
-    """Seconds after which training stops all the same, to be certified by one more pass; 0: no
-    limit."""
+    """Seconds after which training stops all the same, to be certified by one more pass; counted
+    anew where a run is taken up again; 0: no limit."""
     dtype: str = "float32"
     """Floating-point type of the scores and weights: 'float32' or 'float64'."""
     block_size: int = 0
@@ -93,7 +94,7 @@ class SolverSection:
     seed: int = 0
     """Seed of the order in which rows are visited."""
     acceleration: str = "auto"
-    """Accelerated outer loop: 'auto' (when progress is slow), 'on' or 'off'."""
+    """Accelerated outer loop: 'auto', as strong as it pays, or 'off'."""
     warm_start: str = ""
     """Run folder whose duals, or model file whose weights training starts from; empty: start
     at zero. The rows or features must be the same; loss and C may differ."""
@@ -109,7 +110,7 @@ class SolverSection:
         check_choice("solver.dtype", self.dtype, ("float32", "float64"))
         check_at_least("solver.block_size", self.block_size, 0)
         check_at_least("solver.seed", self.seed, 0)
-        check_choice("solver.acceleration", self.acceleration, ("auto", "on", "off"))
+        check_choice("solver.acceleration", self.acceleration, ("auto", "off"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +118,7 @@ class ResourcesSection:
     """What of the machine training may use."""
 
     threads: int = 0
-    """Processor threads; 0: all."""
+    """Processor threads; 0: all. The result's last digits depend on it."""
     memory_limit: str = "auto"
     """Size such as '8GB' above which features and duals are streamed from disk; 'auto':
     what the machine has free."""
@@ -233,15 +234,34 @@ class OutputSection:
     """What training leaves on disk."""
 
     run_dir: str = "runs/{time}"
-    """Folder of the run, which must be new or empty. '{time}' stands for the time of the start,
-    as in 20260131-235959. A relative path in a job file starts at the file's folder."""
+    """Folder of the run, which must be new or empty, or hold the same job's run before it reached
+    its tolerance: that one goes on. '{time}' stands for the time of the start, as in
+    20260131-235959. A relative path in a job file starts at the file's folder."""
     save_dual: bool = True
     """Keep the dual variables: a later run can start from them, and they prove the certificate."""
+    state_url: str = ""
+    """Folder, or address such as 's3://bucket/states', under which the state of the run is kept
+    until its tolerance is reached; empty: in the run folder."""
 
     def __post_init__(self) -> None:
         coerce_fields(self, "output")
         if not self.run_dir:
             raise JobValueError("output.run_dir must name a folder, got ''.", "output.run_dir")
+        if "://" in self.run_dir:
+            raise JobValueError(
+                f"output.run_dir must be a folder on a file system, got {self.run_dir!r}. What a "
+                "run needs to be taken up again can be in an object store: output.state_url.",
+                "output.run_dir",
+            )
+        if self.state_url:
+            _check_state_url(self.state_url)
+
+
+def _check_state_url(url: str) -> None:
+    try:
+        open_run_state(url)
+    except ValueError as error:
+        raise JobValueError(f"output.state_url: {error}", "output.state_url") from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Whether the duals of a run will find room on its disk, looked at before it starts."""
+"""Whether duals and state of a run will find room on its disk, looked at before it starts."""
 
 import logging
 import shutil
@@ -20,6 +20,9 @@ _LEAST_SHARE = 0.1
 def check_disk_space(problem: Problem, run_dir: Path) -> None:
     """Warn, or refuse to train, where the duals of the run may not find room.
 
+    The state has the duals of the last commit, and while another is made those of both; those that
+    are kept at the end come beside it.
+
     Parameters
     ----------
     problem : Problem
@@ -39,28 +42,38 @@ def check_disk_space(problem: Problem, run_dir: Path) -> None:
     model_bytes = MODEL_OVERHEAD_BYTES + n_features * n_classes * itemsize
     if free < model_bytes:
         raise _too_little(run_dir, model_bytes, "the model", free, "")
+    duals_bytes = problem.rows.n_stored * n_classes * itemsize
+    has_state = not problem.job.output.state_url
     streamed = not problem.duals_in_memory
-    if not (streamed or problem.job.output.save_dual):
-        return
-    most = problem.rows.n_stored * n_classes * itemsize
-    if streamed and free < _LEAST_SHARE * most:
+    if has_state and streamed and free < _LEAST_SHARE * duals_bytes:
         raise _too_little(
             run_dir,
-            int(_LEAST_SHARE * most),
+            int(_LEAST_SHARE * duals_bytes),
             "duals that do not fit into memory",
             free,
             ", or raise resources.memory_limit",
         )
+    most = _count_copies(problem) * duals_bytes
     if free < most:
         logger.warning(
-            "The duals take up to %s bytes, and the disk of %r has %s free. %s",
+            "State and duals take up to %s bytes, and the disk of %r has %s free. %s",
             f"{most:,}",
             str(run_dir),
             f"{free:,}",
-            "Training fails if they find no room."
-            if streamed
-            else "They are not kept if they find no room; the model is saved all the same.",
+            "Training stops where the state finds no room, and goes on by the same command once "
+            "there is some."
+            if has_state
+            else "The duals are not kept if they find no room; the model is saved all the same.",
         )
+
+
+def _count_copies(problem: Problem) -> int:
+    """Count how many times the duals lie in the run folder at most."""
+    output = problem.job.output
+    if output.state_url:
+        return int(output.save_dual)
+    # Streamed duals are in the state twice whenever an epoch is under way, and at the end too.
+    return 2 if problem.duals_in_memory else 2 + output.save_dual
 
 
 def _too_little(run_dir: Path, least: int, what: str, free: int, remedy: str) -> ValueError:

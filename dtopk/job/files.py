@@ -24,6 +24,7 @@ _PATHS = (
     ("cluster", "tls_cert"),
     ("cluster", "tls_key"),
     ("output", "run_dir"),
+    ("output", "state_url"),
 )
 
 
@@ -128,6 +129,16 @@ def job_to_dict(job: TrainJob) -> dict[str, Any]:
     return tables
 
 
+def flatten_job(job: TrainJob) -> dict[str, Any]:
+    """List a job's values by 'section.key'."""
+    return {
+        f"{section}.{key}": value
+        for section, values in job_to_dict(job).items()
+        if isinstance(values, dict)
+        for key, value in values.items()
+    }
+
+
 def job_to_toml(job: TrainJob) -> str:
     """Write a job as the text of a job file, every value given."""
     return tomli_w.dumps(job_to_dict(job))
@@ -195,6 +206,7 @@ def _make_paths_absolute(tables: Mapping[str, Any], folder: Path) -> None:
 
 
 def _is_address(key: str, value: str) -> bool:
-    """Tell the address of a scheduler, or what may be meant as one, from the path of its file."""
-    is_file = value.endswith(SCHEDULER_FILE_ENDING) and "://" not in value
-    return key == "scheduler" and not is_file
+    """Tell an address, or what may be meant as one, from a path."""
+    if key == "scheduler":
+        return "://" in value or not value.endswith(SCHEDULER_FILE_ENDING)
+    return key in ("run_dir", "state_url") and "://" in value

@@ -17,8 +17,8 @@ from dtopk.engine import (
     class_totals,
     plan_rows,
 )
-from dtopk.job.config import TrainJob
-from dtopk.job.files import job_to_dict, load_job
+from dtopk.job.config import ClusterSection, TrainJob
+from dtopk.job.files import load_job
 from dtopk.job.names import build_loss, check_names, naming_key
 from dtopk.job.run_folder import RunFolder
 from dtopk.losses import Loss
@@ -46,14 +46,29 @@ class Problem:
     options: FitOptions
     """What the engine is told."""
     duals_in_memory: bool
-    """Whether the duals are to be held in memory, or streamed to disk and back."""
+    """Whether the duals are to be held in memory, or streamed to disk and back; of workers that is
+    not known yet."""
     start: StartPoint | None
-    """Where training starts; None: at zero."""
+    """Where training starts; None: at zero, or from the run's own state."""
 
     @property
     def n_samples(self) -> int:
         """Number of training rows."""
         return int(self.class_rows.sum())
+
+    def spread(self, cluster: ClusterSection, threads: int) -> "Problem":
+        """Say how the work is cut, now that the workers are known.
+
+        Parameters
+        ----------
+        cluster : ClusterSection
+            With the number of partitions.
+        threads : int
+            Of the matrix products of each; 0: all that the process may use.
+        """
+        options = dataclasses.replace(self.options, partitions=cluster.partitions, threads=threads)
+        job = dataclasses.replace(self.job, cluster=cluster)
+        return dataclasses.replace(self, job=job, options=options)
 
     def make_model(self, W: NDArray[Any], intercept: NDArray[Any], **fields: Any) -> Model:
         """Make the model of some weights.
@@ -98,8 +113,19 @@ class Problem:
         return W[:n_features], (W[n_features] * self.options.constant).astype(W.dtype)
 
 
-def build_problem(store: FeatureStore, job: TrainJob) -> Problem:
+def build_problem(
+    store: FeatureStore, job: TrainJob, *, in_workers: bool = False, goes_on: bool = False
+) -> Problem:
     """Check a job against its store, reading labels and no features.
+
+    Parameters
+    ----------
+    store : FeatureStore
+    job : TrainJob
+    in_workers : bool
+        Whether other processes do the work; their memory is looked at later.
+    goes_on : bool
+        Whether the run has a state to go on from, and needs no other start.
 
     Raises
     ------
@@ -122,8 +148,7 @@ def build_problem(store: FeatureStore, job: TrainJob) -> Problem:
             f"got {n_present}. Set by data.train of the job."
         )
     options = _make_options(store, job, totals)
-    with naming_key("resources.memory_limit of the job"):
-        plan = plan_rows(rows, options)
+    duals_in_memory = in_workers or _plan_duals(rows, options)
     return Problem(
         job=job,
         store=store,
@@ -131,9 +156,19 @@ def build_problem(store: FeatureStore, job: TrainJob) -> Problem:
         rows=rows,
         class_rows=class_rows,
         options=options,
-        duals_in_memory=plan.duals_in_memory,
-        start=_make_start(store, job),
+        duals_in_memory=duals_in_memory,
+        start=None if goes_on else _make_start(store, job),
     )
+
+
+def _plan_duals(rows: StoreRows, options: FitOptions) -> bool:
+    """Find out whether the duals fit into this process's memory."""
+    try:
+        return plan_rows(rows, options).duals_in_memory
+    except ValueError as error:
+        is_cut = str(error).startswith("partitions")
+        key = "cluster.partitions" if is_cut else "resources.memory_limit"
+        raise ValueError(f"{error} Set by {key} of the job.") from error
 
 
 def _check_splits(store: FeatureStore, job: TrainJob) -> NDArray[np.int64]:
@@ -186,7 +221,9 @@ def _make_options(store: FeatureStore, job: TrainJob, totals: NDArray[np.float64
         mean=mean,
         inverse_scale=inverse_scale,
         class_weight=class_weight,
-        threads=job.resources.threads,
+        threads=job.cluster.threads_per_partition or job.resources.threads,
+        partitions=max(job.cluster.partitions, 1),
+        checkpoint_s=job.cluster.checkpoint_s,
         memory_limit_bytes=job.resources.memory_limit_bytes or None,
     )
 
@@ -215,9 +252,19 @@ def _make_start(store: FeatureStore, job: TrainJob) -> StartPoint | None:
     if not job.solver.warm_start:
         return None
     with naming_key("solver.warm_start of the job"):
+        _check_ended(RunFolder(path=path))
         if (path / "dual").is_dir():
             return _start_from_dual(path, store, job)
         return _start_from_model(path, store, job)
+
+
+def _check_ended(folder: RunFolder) -> None:
+    """Refuse a run under way, whose duals are not written yet."""
+    if folder.record.is_file() and not folder.result.is_file():
+        raise ValueError(
+            f"run to start from must have ended, got {str(folder.path)!r}, which has not. Go on "
+            f"with it first: dtopk train --resume {folder.path}"
+        )
 
 
 def _start_from_dual(path: Path, store: FeatureStore, job: TrainJob) -> StartPoint:
@@ -232,11 +279,6 @@ def _start_from_dual(path: Path, store: FeatureStore, job: TrainJob) -> StartPoi
     folder = RunFolder(path=path)
     if folder.model.is_file():
         _check_class_names(load_model(folder.model), store, dual.path)
-    if not folder.has_dual_values():
-        raise ValueError(
-            f"duals to start from must have values, got none in {dual.path!r}: the run was killed "
-            "before it wrote any."
-        )
     return StartPoint(dual=dual, dual_factor=job.model.C / load_job(path / "job.toml").model.C)
 
 
@@ -262,13 +304,3 @@ def _start_from_model(path: Path, store: FeatureStore, job: TrainJob) -> StartPo
     if not job.model.fit_intercept:
         return StartPoint(W=model.W)
     return StartPoint(W=np.vstack([model.W, model.intercept / job.model.intercept_scaling]))
-
-
-def flatten_job(job: TrainJob) -> dict[str, Any]:
-    """List a job's values by 'section.key'."""
-    return {
-        f"{section}.{key}": value
-        for section, values in job_to_dict(job).items()
-        if isinstance(values, dict)
-        for key, value in values.items()
-    }

@@ -1,19 +1,25 @@
 """The folder of a run: its files by name, and the rule that a folder serves one run."""
 
 import csv
+import dataclasses
 import io
 import json
 import re
 import shutil
 import time
+import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from dtopk.atomic import write_text
+from dtopk_storage import CheckpointError, RunState, open_run_state
 
 _PLACEHOLDER = re.compile(r"\{[^{}/]*\}")
+_LOCK = "lock"
+"""The file by which a run has the folder to itself; see `dtopk_storage.RunLock`."""
 
 
 def name_run_folder(template: str) -> Path:
@@ -34,11 +40,58 @@ def name_run_folder(template: str) -> Path:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """What a run that goes on must know of its beginning, beside the job."""
+
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Drawn at random."""
+    version: str = field(default_factory=lambda: version("dtopk"))
+    """Of dtopk."""
+    started: float = field(default_factory=time.time)
+    """When it began: seconds since 1970."""
+    store_checksum: str = ""
+    """Checksum of the store's manifest."""
+    threads: int = 0
+    """Threads of the matrix products, on which the result's last digits depend."""
+    state: str = ""
+    """Folder or address of the run's state."""
+    mlflow: dict[str, str] = field(default_factory=dict)
+    """Tracking URI, experiment id and run id; empty if the run is not recorded."""
+    resumed_at: tuple[int, ...] = ()
+    """The epochs after which it was taken up again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """The last commit of a run that has not reached its tolerance."""
+
+    epochs: int
+    """Epochs done."""
+    saved: float
+    """When it was committed: seconds since 1970."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunFolder:
     """Where one run puts its files."""
 
     path: Path
     """The folder."""
+
+    @property
+    def record(self) -> Path:
+        """What is to be known of the beginning; it makes the folder that of a run."""
+        return self.path / "run.json"
+
+    @property
+    def state(self) -> Path:
+        """The state of a run that is under way, a folder, unless the job puts it elsewhere."""
+        return self.path / "state"
+
+    @property
+    def new_dual(self) -> Path:
+        """The dual variables until all of them are written, a folder."""
+        return self.path / "dual.partial"
 
     @property
     def job(self) -> Path:
@@ -75,54 +128,101 @@ class RunFolder:
         """Figure of the accuracy."""
         return self.path / "topk_accuracy.png"
 
-    def check_unused(self) -> None:
-        """Refuse a folder that has anything in it.
+    def check_usable(self) -> None:
+        """Refuse a folder that has anything in it but a run that can be taken up again.
 
         Raises
         ------
         ValueError
-            If the path is taken by a file, or by a folder that is not empty.
+            If the path is taken by a file, by a folder that is no run's, or by a run that has
+            ended for good.
         """
-        if self.path.exists() and not (self.path.is_dir() and not any(self.path.iterdir())):
-            raise ValueError(
-                f"run folder must be new or empty, got {str(self.path)!r}, which is in use. "
-                "Choose another one with --run-dir, or output.run_dir of the job."
-            )
+        if self.is_empty():
+            return
+        if not self.record.is_file():
+            raise self._in_use("is in use")
+        if self.result.is_file() and self.find_checkpoint() is None:
+            raise self._in_use("holds a run that has ended")
 
-    def claim(self, job_toml: str) -> None:
-        """Make the folder this run's by writing the job into it.
+    def is_empty(self) -> bool:
+        """Whether nothing is there, or an empty folder."""
+        if not self.path.exists():
+            return True
+        return self.path.is_dir() and all(entry.name == _LOCK for entry in self.path.iterdir())
+
+    def _in_use(self, why: str) -> ValueError:
+        return ValueError(
+            f"run folder must be new or empty, got {str(self.path)!r}, which {why}. "
+            "Choose another one with --run-dir, or output.run_dir of the job."
+        )
+
+    def read_record(self) -> RunRecord:
+        """Read what is to be known of the run's beginning.
 
         Raises
         ------
-        ValueError
-            If it is in use.
+        CheckpointError
+            If it is not as it was written.
         """
-        self.check_unused()
-        self.path.mkdir(parents=True, exist_ok=True)
         try:
-            # Mode x: of two runs that found the folder empty, one gets it.
-            with self.job.open("x", encoding="utf-8") as file:
-                file.write(job_toml)
-        except FileExistsError:
-            self.check_unused()
-            raise
-        except OSError:
-            self.job.unlink(missing_ok=True)
-            raise
+            record = RunRecord(**json.loads(self.record.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
+            raise CheckpointError(
+                f"{str(self.record)!r} must be as dtopk wrote it, but it is not: {error}."
+            ) from error
+        return dataclasses.replace(record, resumed_at=tuple(record.resumed_at))
+
+    def write_record(self, record: RunRecord) -> None:
+        """Write it, or write it anew."""
+        write_text(self.record, json.dumps(dataclasses.asdict(record), indent=2) + "\n")
+
+    def open_state(self) -> RunState:
+        """Open the state of the run that is in the folder."""
+        return open_run_state(self.read_record().state)
+
+    def find_checkpoint(self) -> Checkpoint | None:
+        """Read how far the run in the folder is that can be taken up again; None if it cannot."""
+        if not self.record.is_file():
+            return None
+        manifest = self.open_state().load()
+        if manifest is None:
+            return None
+        return Checkpoint(epochs=manifest["progress"]["epoch"], saved=manifest["saved"])
+
+    def claim(self, record: RunRecord, job_toml: str) -> None:
+        """Make the folder this run's; what a run has left that was killed early is overwritten.
+
+        Parameters
+        ----------
+        record : RunRecord
+        job_toml : str
+            The job as resolved.
+        """
+        self.write_record(record)
+        write_text(self.job, job_toml)
 
     def release(self) -> None:
         """Empty the folder of a run that came to nothing, so that it can be used again."""
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def has_dual_values(self) -> bool:
-        """Whether any chunk of the dual variables has been written."""
-        return any((self.dual / "c").rglob("*"))
+    def delete_if_empty(self) -> None:
+        """Delete the folder if a run has made it and left nothing in it."""
+        if self.path.is_dir() and not any(self.path.iterdir()):
+            self.path.rmdir()
+
+    def put_dual(self) -> None:
+        """Put the dual variables, now that all are written, in the place of earlier ones."""
+        # Without a result the run has not ended: killed between these lines it is taken up again.
+        self.result.unlink(missing_ok=True)
+        shutil.rmtree(self.dual, ignore_errors=True)
+        if self.new_dual.is_dir():
+            self.new_dual.rename(self.dual)
 
     def list_written(self) -> tuple[Path, ...]:
         """List the files and folders that are there, in the order they are of use."""
         known = (
             self.model, self.dual, self.job, self.result, self.history,
-            self.convergence, self.topk_accuracy,
+            self.convergence, self.topk_accuracy, self.record, self.state,
         )  # fmt: skip
         return tuple(path for path in known if path.exists())
 
@@ -131,10 +231,12 @@ class RunFolder:
 
         Parameters
         ----------
-        rows : sequence of mappings, all with the same keys
+        rows : sequence of mappings
+            A key that not all of them have is empty in the lines of the others.
         """
         text = io.StringIO()
-        writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
         write_text(self.history, text.getvalue())

@@ -8,102 +8,50 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dtopk.engine import Callback, EpochRecord, FitResult, fit
-from dtopk.job.callbacks import TrackEpochs, ValidateEpochs
+from threadpoolctl import threadpool_info
+
+from dtopk.engine import Callback, FitResult, fit
+from dtopk.job.callbacks import HoldLock, TrackEpochs, ValidateEpochs, WriteHistory
 from dtopk.job.config import TrainJob
 from dtopk.job.disk_space import MODEL_OVERHEAD_BYTES, check_disk_space
-from dtopk.job.files import job_to_dict, job_to_toml
-from dtopk.job.names import naming_key
-from dtopk.job.problem import Problem, build_problem, flatten_job
-from dtopk.job.run_folder import RunFolder, name_run_folder
+from dtopk.job.files import flatten_job, job_to_dict, job_to_toml, load_job
+from dtopk.job.problem import Problem, build_problem
+from dtopk.job.recording import check_tracking, record_outcome, recording
+from dtopk.job.result import TrainResult
+from dtopk.job.resumption import check_same_run, keep_resolved, store_checksum
+from dtopk.job.run_folder import RunFolder, RunRecord, name_run_folder
 from dtopk.job.scoring import evaluate_split
+from dtopk.job.workers import check_sight, open_workers, spread_problem
 from dtopk.model import Model
 from dtopk.plots import draw_convergence, draw_topk_accuracy, save_png
-from dtopk.solvers.certificate import Certificate
-from dtopk_storage import FeatureStore, open_store
+from dtopk_storage import FeatureStore, RunLock, RunState, open_run_state, open_store
 from dtopk_storage.files import size_on_disk
 
 if TYPE_CHECKING:
-    from dtopk.tracking import MlflowRun
+    from dtopk.launch import Client
 
 logger = logging.getLogger(__name__)
 
 _K_MAX = 10
 """Top-k accuracy is reported for k up to this."""
-_TRACKED_K = (1, 3, 5, 10)
-"""The tracker shows a chart for each of these; the figure has all k."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainResult:
-    """What a job came to, and where it lies."""
-
-    run_dir: Path
-    """The run folder."""
-    model: Model
-    """The model, as saved in the run folder."""
-    certificate: Certificate
-    """Primal and dual value of the model and duals as saved."""
-    history: tuple[EpochRecord, ...]
-    """What every epoch found."""
-    solver: str
-    """Name of the solver."""
-    stop_reason: str
-    """'tolerance', 'max_epochs', 'time_limit' or 'interrupted'."""
-    epochs: int
-    """Passes over the training split."""
-    seconds: float
-    """Time that fitting took, in seconds."""
-    n_samples: int
-    """Rows of the training split."""
-    topk_accuracy: dict[str, dict[int, float]]
-    """Top-k accuracy by split and k, 0 to 1."""
-    duals_kept: bool
-    """Whether the duals are in the run folder, for another run to start from."""
-    written: tuple[Path, ...]
-    """Files and folders in the run folder."""
-    mlflow: dict[str, str]
-    """Tracking URI, experiment id and run id; empty if the run is not recorded."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Make a dict of plain values, for JSON."""
-        return {
-            "run_dir": str(self.run_dir),
-            "model": str(self.run_dir / "model.npz"),
-            "loss": self.model.loss,
-            "loss_parameters": dict(self.model.loss_parameters),
-            "solver": self.solver,
-            "stop_reason": self.stop_reason,
-            "epochs": self.epochs,
-            "seconds": self.seconds,
-            "primal": self.certificate.primal,
-            "dual": self.certificate.dual_value,
-            "duality_gap": self.certificate.duality_gap,
-            "relative_gap": self.certificate.relative_gap,
-            "tol": self.certificate.tol,
-            "certified": self.certificate.certified,
-            "n_samples": self.n_samples,
-            "n_features": self.model.n_features,
-            "n_classes": self.model.n_classes,
-            "top_k_accuracy": self.topk_accuracy,
-            "mlflow": self.mlflow,
-        }
 
 
 def train(
     store: FeatureStore | str | os.PathLike[str],
     job: TrainJob,
     *,
+    client: "Client | None" = None,
     callbacks: Sequence[Callback] = (),
 ) -> TrainResult:
     """Train as a job says, and leave model, duals, figures and result in its run folder.
 
     Everything that can be checked is checked before the run folder is made. An interrupt
-    (Ctrl-C) ends the fit; what was reached is kept as always, with its gap.
+    (Ctrl-C) ends the fit; what was reached is kept as always, with its gap. A folder in which the
+    same job was killed, failed or stopped before it reached its tolerance is gone on in from the
+    last commit of its state, to the same bits as if it had never stopped.
 
     Parameters
     ----------
@@ -111,6 +59,8 @@ def train(
         Stands in for the job's `data.store`.
     job : TrainJob
         `dtopk.job.load_job` reads one from a file.
+    client : distributed.Client, optional
+        Of the workers to train on, instead of those that the job's section [cluster] names.
     callbacks : sequence of Callback
         Told of the start, every epoch and the end.
 
@@ -121,33 +71,31 @@ def train(
     Raises
     ------
     ValueError
-        If the job is at odds with itself or the store, or the run folder is in use.
+        If the job is at odds with itself, the store or the run in its folder, or the folder is in
+        use.
+    dtopk.launch.ClusterError
+        If workers do not start or come, or too few are left.
     OSError
         If the model or its result cannot be written. Files that were complete before are kept.
         That a figure or the history cannot is only logged.
 
-    An error after the first epoch carries a note where duals of the run lie on disk: they are
-    kept, and a run can start from them.
+    An error after the first commit carries a note that says how to go on.
     """
-    opened = store if isinstance(store, FeatureStore) else open_store(store)
+    opened = open_store(Path(store.path if isinstance(store, FeatureStore) else store).absolute())
     job = _resolve(job, opened)
-    problem = build_problem(opened, job)
     folder = RunFolder(path=Path(job.output.run_dir))
-    folder.check_unused()
+    folder.check_usable()
+    goes_on = folder.find_checkpoint() is not None
+    if goes_on:
+        job = keep_resolved(job, folder)
+    in_workers = client is not None or job.cluster.kind != "none"
+    problem = build_problem(opened, job, in_workers=in_workers, goes_on=goes_on)
     check_disk_space(problem, folder.path)
-    _check_tracking(job)
-    folder.claim(job_to_toml(job))
-    validation = ValidateEpochs(problem) if job.data.validation else None
-    with _recording(problem, folder) as run:
-        own: list[Callback] = [] if validation is None else [validation]
-        if run is not None:
-            own.append(TrackEpochs(run, validation))
-        fitted = _fit(problem, folder, [*own, *callbacks])
-        model = _save_model(problem, folder, fitted)
-        result = _report(problem, folder, fitted, model, run, validation)
-        if run is not None:
-            _record(run, folder, result)
-    return result
+    check_tracking(job)
+    with _lock(folder) as lock, open_workers(job.cluster, client) as workers:
+        part = _begin(problem, folder, workers)
+        with _keeping_what_is_committed(part):
+            return _train_part(part, lock, workers, callbacks)
 
 
 def _resolve(job: TrainJob, store: FeatureStore) -> TrainJob:
@@ -155,46 +103,159 @@ def _resolve(job: TrainJob, store: FeatureStore) -> TrainJob:
     run_dir = name_run_folder(job.output.run_dir).absolute()
     return dataclasses.replace(
         job,
-        data=dataclasses.replace(job.data, store=str(Path(store.path).absolute())),
+        data=dataclasses.replace(job.data, store=store.path),
         output=dataclasses.replace(job.output, run_dir=str(run_dir)),
     )
 
 
-def _fit(problem: Problem, folder: RunFolder, callbacks: Sequence[Callback]) -> FitResult:
-    """Fit; a fit that fails leaves nothing behind, or the duals of the epochs it finished."""
-    epochs = _CountEpochs()
+@contextlib.contextmanager
+def _lock(folder: RunFolder) -> Iterator[RunLock]:
+    """Have the folder to this run, and leave none where nothing has come into it."""
     try:
-        return fit(
-            problem.rows,
-            problem.loss,
-            problem.options,
-            callbacks=[epochs, *callbacks],
-            dual_path=folder.dual if problem.job.output.save_dual else None,
-            scratch=folder.path,
-            start=problem.start,
-        )
+        with RunLock(folder.path) as lock:
+            yield lock
+    finally:
+        folder.delete_if_empty()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Part:
+    """A run from its start, or from where it is taken up again, to its end."""
+
+    problem: Problem
+    folder: RunFolder
+    record: RunRecord
+    state: RunState
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there was an earlier part."""
+        return bool(self.record.resumed_at)
+
+
+def _begin(problem: Problem, folder: RunFolder, workers: "Client | None") -> _Part:
+    """Find out where the run begins, and whether the job may go on with what is in the folder."""
+    folder.check_usable()
+    done = folder.find_checkpoint()
+    if done is None:
+        problem = spread_problem(problem, workers, 0)
+        record = _make_record(problem, folder)
+    else:
+        before = folder.read_record()
+        problem = spread_problem(problem, workers, before.threads)
+        check_same_run(problem.job, problem.store, folder, before, done)
+        record = dataclasses.replace(before, resumed_at=(*before.resumed_at, done.epochs))
+        problem = dataclasses.replace(problem, start=None)
+    state = open_run_state(record.state)
+    state.delete_leftovers()
+    shutil.rmtree(folder.new_dual, ignore_errors=True)
+    return _Part(problem=problem, folder=folder, record=record, state=state)
+
+
+def _make_record(problem: Problem, folder: RunFolder) -> RunRecord:
+    """Make the record of a run that begins; one that was killed early keeps its id."""
+    record = RunRecord(
+        store_checksum=store_checksum(problem.store),
+        threads=problem.options.threads or _count_threads(),
+    )
+    if folder.record.is_file():
+        logger.info("The run in %r has no commit: it starts again.", str(folder.path))
+        before = folder.read_record()
+        is_same = _is_same_job(folder.job, problem.job)
+        record = dataclasses.replace(record, id=before.id, mlflow=before.mlflow if is_same else {})
+    place = problem.job.output.state_url
+    name = f"{folder.path.name}-{record.id[:8]}"
+    state = f"{place.rstrip('/')}/{name}" if place else str(folder.state)
+    return dataclasses.replace(record, state=state)
+
+
+def _is_same_job(path: Path, job: TrainJob) -> bool:
+    try:
+        return flatten_job(load_job(path)) == flatten_job(job)
+    except ValueError:
+        # The kill may have come between the record and the job.
+        return False
+
+
+def _count_threads() -> int:
+    """Count the threads that matrix products take where nobody says how many."""
+    pools = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+    return max(pools, default=1)
+
+
+@contextlib.contextmanager
+def _keeping_what_is_committed(part: _Part) -> Iterator[None]:
+    """After an error say how to go on; a run that has nothing to go on from leaves nothing."""
+    folder = part.folder
+    try:
+        yield
     except BaseException as error:
-        if epochs.done and folder.has_dual_values():
-            error.add_note(_describe_kept(folder))
-        else:
+        done = None
+        with contextlib.suppress(OSError, ValueError):
+            done = folder.find_checkpoint()
+        if done is not None:
+            error.add_note(
+                f"The run is kept up to epoch {done.epochs}; to go on: "
+                f"dtopk train --resume {folder.path}"
+            )
+        elif not folder.model.is_file():
+            part.state.clear()
             folder.release()
         raise
 
 
-class _CountEpochs(Callback):
-    """Count the epochs that were finished."""
+def _train_part(
+    part: _Part, lock: RunLock, workers: "Client | None", callbacks: Sequence[Callback]
+) -> TrainResult:
+    problem, folder = part.problem, part.folder
+    folder.claim(part.record, job_to_toml(problem.job))
+    if workers is not None:
+        check_sight(workers, problem, folder, part.state)
+    validation = ValidateEpochs(problem) if problem.job.data.validation else None
+    history = WriteHistory(folder, validation)
+    with recording(problem, folder, part.record) as run:
+        own: list[Callback] = [] if validation is None else [validation]
+        own.append(history)
+        if run is not None:
+            own.append(TrackEpochs(run, validation))
+        fitted = _fit(part, workers, [*own, *callbacks, HoldLock(lock, folder)])
+        folder.put_dual()
+        model = _save_model(problem, folder, fitted)
+        result = _report(part, fitted, model, history, {} if run is None else run.describe())
+        if run is not None:
+            record_outcome(run, folder, result)
+    return result
 
-    done = 0
 
-    def on_epoch(self, record: EpochRecord, W: object) -> None:
-        """Count one."""
-        self.done = record.epoch
+def _fit(part: _Part, workers: "Client | None", callbacks: Sequence[Callback]) -> FitResult:
+    problem = part.problem
+    dual_path = part.folder.new_dual if problem.job.output.save_dual else None
+    if workers is None:
+        return fit(
+            problem.rows,
+            problem.loss,
+            problem.options,
+            callbacks=callbacks,
+            dual_path=dual_path,
+            start=problem.start,
+            state=part.state,
+        )
+    # Imported here: Dask takes most of a second.
+    from dtopk.engine import fit_on_cluster
 
-
-def _describe_kept(folder: RunFolder) -> str:
-    return (
-        f"The duals in {str(folder.dual)!r} are kept: start a run from them with "
-        f"--set solver.warm_start={folder.path}"
+    cluster = problem.job.cluster
+    return fit_on_cluster(
+        workers,
+        problem.rows,
+        problem.loss,
+        problem.options,
+        callbacks=callbacks,
+        dual_path=dual_path,
+        start=problem.start,
+        state=part.state,
+        min_workers=cluster.min_workers,
+        wait_s=cluster.wait_s,
+        round_timeout_s=cluster.round_timeout_s,
     )
 
 
@@ -209,16 +270,11 @@ def _save_model(problem: Problem, folder: RunFolder, fitted: FitResult) -> Model
     try:
         model.save(folder.model)
     except OSError as error:
-        if error.errno == errno.ENOSPC and _duals_take_the_room(folder, model):
-            logger.warning("The duals are not kept: they leave no room for the model.")
-            shutil.rmtree(folder.dual)
-            model.save(folder.model)
-        else:
-            if folder.has_dual_values():
-                error.add_note(_describe_kept(folder))
-            else:
-                folder.release()
+        if not (error.errno == errno.ENOSPC and _duals_take_the_room(folder, model)):
             raise
+        logger.warning("The duals are not kept: they leave no room for the model.")
+        shutil.rmtree(folder.dual)
+        model.save(folder.model)
     return model
 
 
@@ -239,25 +295,12 @@ def _warning_of_failure(folder: RunFolder) -> Iterator[None]:
         logger.warning("%s. The model is safe in %r.", what, str(folder.model))
 
 
-def _write_history(folder: RunFolder, fitted: FitResult, validation: ValidateEpochs | None) -> None:
-    accuracy = [{}] * len(fitted.history) if validation is None else validation.accuracy
-    folder.write_history(
-        [
-            dataclasses.asdict(record) | row
-            for record, row in zip(fitted.history, accuracy, strict=True)
-        ]
-    )
-
-
 def _report(
-    problem: Problem,
-    folder: RunFolder,
-    fitted: FitResult,
-    model: Model,
-    run: "MlflowRun | None",
-    validation: ValidateEpochs | None,
+    part: _Part, fitted: FitResult, model: Model, history: WriteHistory, mlflow: dict[str, str]
 ) -> TrainResult:
     """Evaluate and draw; the result is written before, and anew with the accuracy."""
+    problem, folder = part.problem, part.folder
+    is_final = fitted.certificate.certified or part.state.load() is None
     result = TrainResult(
         run_dir=folder.path,
         model=model,
@@ -269,9 +312,11 @@ def _report(
         seconds=fitted.seconds,
         n_samples=problem.n_samples,
         topk_accuracy={},
-        duals_kept=folder.has_dual_values(),
+        duals_kept=folder.dual.is_dir(),
+        resumable=not is_final,
+        resumed_at=part.record.resumed_at,
         written=(),
-        mlflow={} if run is None else run.describe(),
+        mlflow=mlflow,
     )
     try:
         folder.write_result(result.to_dict())
@@ -280,7 +325,7 @@ def _report(
         raise
     title = _describe(problem, result)
     with _warning_of_failure(folder):
-        _write_history(folder, fitted, validation)
+        history.write()
     with _warning_of_failure(folder):
         figure = draw_convergence(fitted.history, tol=problem.job.solver.tol, title=title)
         save_png(figure, folder.convergence)
@@ -291,10 +336,15 @@ def _report(
     if accuracy:
         with _warning_of_failure(folder):
             save_png(draw_topk_accuracy(accuracy, title=title), folder.topk_accuracy)
-    result = dataclasses.replace(result, topk_accuracy=accuracy, written=folder.list_written())
+    result = dataclasses.replace(result, topk_accuracy=accuracy)
     with _warning_of_failure(folder):
         folder.write_result(result.to_dict())
-    return result
+    with _warning_of_failure(folder):
+        if is_final:
+            part.state.clear()
+        else:
+            part.state.delete_leftovers()
+    return dataclasses.replace(result, written=folder.list_written())
 
 
 def _describe(problem: Problem, result: TrainResult) -> str:
@@ -306,87 +356,3 @@ def _describe(problem: Problem, result: TrainResult) -> str:
     gap = result.certificate.relative_gap
     kind = "certified" if result.certificate.certified else "not converged:"
     return f"{result.model.loss}, {listed}: {kind} gap {gap:.1e} after {result.epochs} epochs"
-
-
-def _check_tracking(job: TrainJob) -> None:
-    # Imported here: MLflow takes a second or more, which a job without it need not spend.
-    if job.tracking.mlflow:
-        from dtopk.tracking import check_tracking_uri
-
-        given = job.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI", "")
-        key = "tracking.uri of the job" if job.tracking.uri else "MLFLOW_TRACKING_URI"
-        with naming_key(key):
-            check_tracking_uri(given)
-
-
-@contextlib.contextmanager
-def _recording(problem: Problem, folder: RunFolder) -> Iterator["MlflowRun | None"]:
-    """Start a run with the tracker, where the job asks for it; end it whatever happens."""
-    tracking = problem.job.tracking
-    if not tracking.mlflow:
-        yield None
-        return
-    from dtopk.tracking import MlflowRun, default_tracking_uri
-
-    run = MlflowRun(
-        uri=tracking.uri or default_tracking_uri(folder.path.parent),
-        experiment=tracking.experiment,
-        run_name=tracking.run_name or folder.path.name,
-        tags={"dtopk.run_dir": str(folder.path), "dtopk.version": version("dtopk")},
-    )
-    run.log_params(flatten_job(problem.job))
-    run.log_dataset(
-        name=Path(problem.store.path).name,
-        path=problem.store.path,
-        profile={
-            "n_samples": problem.store.n_samples,
-            "n_features": problem.store.n_features,
-            "n_classes": problem.store.n_classes,
-            "splits": {split: problem.store.split_size(split) for split in problem.store.splits},
-            "provenance": problem.store.provenance,
-        },
-    )
-    try:
-        yield run
-    except BaseException as error:
-        killed = isinstance(error, KeyboardInterrupt)
-        run.end(status="KILLED" if killed else "FAILED", tags={"dtopk.error": str(error)})
-        raise
-
-
-def _record(run: "MlflowRun", folder: RunFolder, result: TrainResult) -> None:
-    """Send what the run came to, and end it."""
-    for split, by_k in result.topk_accuracy.items():
-        metrics = {f"{split}/top_{k}_accuracy": by_k[k] for k in _TRACKED_K if k in by_k}
-        run.log_metrics(metrics, step=result.epochs)
-    run.log_files([path for path in result.written if path.is_file() and path != folder.model])
-    run.log_model(folder.model)
-    interrupted = result.stop_reason == "interrupted"
-    run.end(
-        status="KILLED" if interrupted else "FINISHED",
-        tags={
-            "dtopk.certified": str(result.certificate.certified).lower(),
-            "dtopk.stop_reason": result.stop_reason,
-            "dtopk.solver": result.solver,
-            "mlflow.note.content": _note(result),
-        },
-    )
-
-
-def _note(result: TrainResult) -> str:
-    """Describe the run in Markdown; MLflow's page shows the first three lines or so."""
-    certificate = result.certificate
-    verdict = "certified" if certificate.certified else "**not converged**"
-    accuracies = [
-        f"{split} " + ", ".join(f"top-{k} {100 * by_k[k]:.2f}%" for k in _TRACKED_K if k in by_k)
-        for split, by_k in result.topk_accuracy.items()
-    ]
-    return "\n\n".join(
-        [
-            f"`{result.model.loss}` on {result.n_samples:,} rows, {result.model.n_features:,} "
-            f"features, {result.model.n_classes:,} classes: {verdict}, relative duality gap "
-            f"{certificate.relative_gap:.2e} (tolerance {certificate.tol:g}) after "
-            f"{result.epochs} epochs, {result.seconds:.1f} s. Stopped by: {result.stop_reason}.",
-            *(["Accuracy: " + "; ".join(accuracies) + "."] if accuracies else []),
-        ]
-    )

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dtopk.job.run_folder import RunFolder, name_run_folder
+from dtopk.job.run_folder import Checkpoint, RunFolder, RunRecord, name_run_folder
+from dtopk_storage import CheckpointError, RunLock, open_run_state
 
 
 @pytest.fixture
@@ -21,37 +22,107 @@ def test_run_folder_name_has_the_time():
     assert name_run_folder("/runs/letter") == Path("/runs/letter")
 
 
-def test_claimed_folder_holds_the_job(folder):
-    folder.claim("version = 1\n")
-    assert folder.job.read_text() == "version = 1\n"
+@pytest.fixture
+def record(folder):
+    return RunRecord(store_checksum="sha256:0", threads=2, state=str(folder.state))
 
 
-def test_empty_folder_can_be_claimed(folder):
+@pytest.fixture
+def claimed(folder, record):
     folder.path.mkdir(parents=True)
-    folder.claim("")
+    folder.claim(record, "version = 1\n")
+    return folder
 
 
-def test_used_folder_is_refused(folder):
-    folder.claim("")
+def commit(folder, epochs):
+    manifest = {"progress": {"epoch": epochs}, "saved": 1.5}
+    open_run_state(folder.state).commit("a", manifest)
+
+
+def test_claimed_folder_holds_the_job_and_the_record(claimed, record):
+    assert claimed.job.read_text() == "version = 1\n"
+    assert claimed.read_record() == record
+
+
+def test_folder_that_is_new_empty_or_just_locked_can_be_used(folder):
+    folder.check_usable()
+    with RunLock(folder.path):
+        assert folder.is_empty()
+        folder.check_usable()
+    assert list(folder.path.iterdir()) == []
+    folder.check_usable()
+
+
+def test_run_that_was_killed_can_be_taken_up_again(claimed):
+    claimed.check_usable()
+    assert claimed.find_checkpoint() is None
+    commit(claimed, 3)
+    claimed.check_usable()
+    assert claimed.find_checkpoint() == Checkpoint(epochs=3, saved=1.5)
+
+
+def test_run_that_stopped_can_be_taken_up_again(claimed):
+    commit(claimed, 3)
+    claimed.write_result({})
+    claimed.check_usable()
+
+
+def test_run_that_has_ended_is_refused(claimed):
+    claimed.write_result({})
+    with pytest.raises(
+        ValueError, match=r"run folder must be new or empty, got '.*a', which holds a run that has"
+    ):
+        claimed.check_usable()
+
+
+@pytest.mark.parametrize("name", ["job.toml", "notes.txt", "state"])
+def test_folder_that_is_no_runs_is_refused(folder, name):
+    """Also one in which somebody keeps a job file."""
+    folder.path.mkdir(parents=True)
+    (folder.path / name).touch()
     with pytest.raises(ValueError, match=r"run folder must be new or empty, got '.*a', which is"):
-        folder.claim("")
+        folder.check_usable()
 
 
 def test_file_is_no_run_folder(folder):
     folder.path.parent.mkdir()
     folder.path.write_text("")
     with pytest.raises(ValueError, match="run folder must be new or empty"):
-        folder.check_unused()
+        folder.check_usable()
 
 
-def test_released_folder_can_be_claimed_again(folder):
-    folder.claim("")
-    folder.release()
-    folder.claim("")
+def test_released_folder_can_be_used_again(claimed):
+    claimed.release()
+    assert claimed.is_empty()
 
 
-def test_history_has_a_line_an_epoch(folder):
-    folder.claim("")
+@pytest.mark.parametrize("text", ["", "[]", '{"started": 1, "mood": "good"}'])
+def test_damaged_record_is_named(claimed, text):
+    claimed.record.write_text(text)
+    with pytest.raises(CheckpointError, match=r"run\.json' must be as dtopk wrote it"):
+        claimed.read_record()
+
+
+def test_new_duals_take_the_place_of_earlier_ones(claimed):
+    """Until the run has a result again, it has not ended."""
+    for path, name in ((claimed.dual, "old"), (claimed.new_dual, "new")):
+        path.mkdir()
+        (path / name).touch()
+    claimed.write_result({})
+    claimed.put_dual()
+    assert [path.name for path in claimed.dual.iterdir()] == ["new"]
+    assert not claimed.new_dual.exists()
+    assert not claimed.result.exists()
+
+
+def test_duals_of_other_weights_do_not_stay(claimed):
+    claimed.dual.mkdir()
+    claimed.put_dual()
+    assert not claimed.dual.exists()
+
+
+def test_history_has_a_line_an_epoch(claimed):
+    folder = claimed
     folder.write_history([{"epoch": 1, "gap": 0.5}, {"epoch": 2, "gap": 0.25}])
     with folder.history.open(newline="") as file:
         assert list(csv.DictReader(file)) == [
@@ -60,10 +131,14 @@ def test_history_has_a_line_an_epoch(folder):
         ]
 
 
-def test_result_is_json(folder):
-    folder.claim("")
-    folder.write_result({"epochs": 3})
-    assert json.loads(folder.result.read_text()) == {"epochs": 3}
+def test_history_leaves_empty_what_an_epoch_has_not(claimed):
+    claimed.write_history([{"epoch": 1}, {"epoch": 2, "val/top_1_accuracy": 0.5}])
+    assert claimed.history.read_text() == "epoch,val/top_1_accuracy\n1,\n2,0.5\n"
+
+
+def test_result_is_json(claimed):
+    claimed.write_result({"epochs": 3})
+    assert json.loads(claimed.result.read_text()) == {"epochs": 3}
 
 
 @pytest.mark.parametrize("name", ["runs/{tiem}", "runs/{}", "runs/{time}-{C}"])

@@ -29,7 +29,7 @@ from dtopk.job.problem import build_problem
 from dtopk.job.run_folder import RunFolder
 from dtopk.job.scoring import evaluate_split
 from dtopk.model import load_model
-from dtopk_storage import DatasetError, create_store, open_dual, open_store
+from dtopk_storage import DatasetError, create_store, open_store
 from dtopk_storage.chunked import ChunkedArray
 from tests.small_stores import make_rows, make_store
 
@@ -60,7 +60,7 @@ def test_train_leaves_every_file(store, make_job):
     result = train(store, make_job())
     names = [
         "convergence.png", "dual", "history.csv", "job.toml", "model.npz", "result.json",
-        "topk_accuracy.png",
+        "run.json", "topk_accuracy.png",
     ]  # fmt: skip
     assert list_names(result.run_dir) == names
     assert sorted(path.name for path in result.written) == names
@@ -234,15 +234,6 @@ def test_warm_start_refuses_other_rows(store, make_job, tmp_path):
         train(larger, job)
 
 
-def test_warm_start_refuses_duals_that_were_never_written(store, make_job):
-    """As a run leaves them that is killed while its duals are in memory."""
-    cold = train(store, make_job("cold"))
-    shutil.rmtree(cold.run_dir / "dual" / "c")
-    job = make_job("warm", solver=SolverSection(warm_start=str(cold.run_dir)))
-    with pytest.raises(ValueError, match="duals to start from must have values, got none in"):
-        train(store, job)
-
-
 def test_warm_start_refuses_other_classes(store, make_job, tmp_path):
     cold = train(store, make_job("cold"))
     other = make_store(tmp_path / "other.zarr", class_names=("a", "b", "c", "d"))
@@ -344,43 +335,6 @@ def wide_store(tmp_path):
     return make_store(tmp_path / "wide.zarr", class_names=names, n_train=4000, chunk_rows=64)
 
 
-class FailAfter(Callback):
-    """Break in an epoch, or at the end."""
-
-    def __init__(self, epoch):
-        self._epoch = epoch
-
-    def on_epoch(self, record, W):
-        if record.epoch == self._epoch:
-            raise RuntimeError("the callback broke")
-
-    def on_end(self, result):
-        raise RuntimeError("the callback broke")
-
-
-def test_failure_keeps_duals_that_are_on_disk(wide_store, make_job, tmp_path):
-    """Duals are streamed; after the failure they start a run to another C in fewer epochs."""
-    resources = ResourcesSection(memory_limit="300KB")
-    job = make_job("broken", resources=resources)
-    with pytest.raises(RuntimeError, match="the callback broke") as caught:
-        train(wide_store, job, callbacks=[FailAfter(3)])
-    run_dir = Path(job.output.run_dir)
-    assert list_names(run_dir) == ["dual", "job.toml"]
-    (note,) = caught.value.__notes__
-    assert f"--set solver.warm_start={run_dir}" in note
-    again = make_job("again", solver=SolverSection(warm_start=str(run_dir)))
-    cold = train(wide_store, make_job("cold"))
-    assert train(wide_store, again).epochs < cold.epochs
-
-
-def test_failure_at_the_end_keeps_the_duals(store, make_job):
-    job = make_job()
-    with pytest.raises(RuntimeError, match="the callback broke") as caught:
-        train(store, job, callbacks=[FailAfter(0)])
-    assert list_names(Path(job.output.run_dir)) == ["dual", "job.toml"]
-    assert "are kept" in caught.value.__notes__[0]
-
-
 def test_failure_before_the_first_epoch_leaves_no_run_folder(store, make_job):
     class Fail(Callback):
         def on_start(self, info):
@@ -400,22 +354,6 @@ def test_one_class_leaves_no_run_folder(make_job, tmp_path):
     with pytest.raises(ValueError, match="must have rows of at least two classes, got 1"):
         train(tmp_path / "s.zarr", job)
     assert list_names_of_runs(job) == []
-
-
-def test_full_disk_at_the_model_keeps_the_duals(store, make_job, monkeypatch):
-    job = make_job()
-    with monkeypatch.context() as full:
-        full.setattr(np.lib.format, "write_array", fail_with_full_disk)
-        with pytest.raises(
-            OSError, match=r"The disk is full: cannot write: '.*model\.npz'"
-        ) as caught:
-            train(store, job)
-    assert "solver.warm_start=" in caught.value.__notes__[0]
-    run_dir = Path(job.output.run_dir)
-    assert list_names(run_dir) == ["dual", "job.toml"]
-    assert open_dual(run_dir / "dual").n_samples == 170
-    again = train(store, make_job("again", solver=SolverSection(warm_start=str(run_dir))))
-    assert again.epochs <= 2
 
 
 def test_full_disk_at_the_duals_keeps_the_model(store, make_job, monkeypatch, caplog):
@@ -455,7 +393,8 @@ def test_full_disk_at_a_figure_is_a_warning(store, make_job, monkeypatch, caplog
     assert f"convergence.png'. The model is safe in {str(folder / 'model.npz')!r}." in caplog.text
     assert "The disk is full: cannot write: " in caplog.text
     assert load_model(folder).n_classes == 4
-    assert list_names(folder) == ["dual", "history.csv", "job.toml", "model.npz", "result.json"]
+    names = ["dual", "history.csv", "job.toml", "model.npz", "result.json", "run.json"]
+    assert list_names(folder) == names
     assert json.loads((folder / "result.json").read_text())["top_k_accuracy"]
 
 
@@ -470,19 +409,29 @@ def limit_disk(monkeypatch, free):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
 
 
-def test_little_room_for_the_duals_is_a_warning(store, make_job, monkeypatch, caplog):
-    """170 rows of 4 classes in float32 are 2,720 bytes."""
+def test_little_room_for_state_and_duals_is_a_warning(store, make_job, monkeypatch, caplog):
+    """170 rows of 4 classes in float32 are 2,720 bytes, in the state and kept at the end."""
     monkeypatch.setattr(disk_space, "MODEL_OVERHEAD_BYTES", 0)
-    limit_disk(monkeypatch, 2719)
+    limit_disk(monkeypatch, 5439)
     train(store, make_job())
-    assert "The duals take up to 2,720 bytes, and the disk of '" in caplog.text
+    assert "State and duals take up to 5,440 bytes, and the disk of '" in caplog.text
+    assert "goes on by the same command once there is some" in caplog.text
 
 
-def test_room_for_the_duals_is_taken_without_a_word(store, make_job, monkeypatch, caplog):
+def test_room_for_state_and_duals_is_taken_without_a_word(store, make_job, monkeypatch, caplog):
     monkeypatch.setattr(disk_space, "MODEL_OVERHEAD_BYTES", 0)
-    limit_disk(monkeypatch, 2720)
+    limit_disk(monkeypatch, 5440)
     train(store, make_job())
     assert "bytes" not in caplog.text
+
+
+def test_state_elsewhere_takes_no_room_here(store, make_job, monkeypatch, caplog, tmp_path):
+    monkeypatch.setattr(disk_space, "MODEL_OVERHEAD_BYTES", 0)
+    limit_disk(monkeypatch, 2719)
+    output = OutputSection(run_dir=str(tmp_path / "run"), state_url=str(tmp_path / "states"))
+    train(store, make_job(output=output))
+    assert "State and duals take up to 2,720 bytes" in caplog.text
+    assert "The duals are not kept if they find no room" in caplog.text
 
 
 def test_disk_without_room_for_the_model_is_refused(store, make_job, monkeypatch):

@@ -1,14 +1,24 @@
 """What a job records with MLflow."""
 
+import dataclasses
 import logging
 import signal
 import socket
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dtopk.engine import Callback
-from dtopk.job import DataSection, ResourcesSection, SolverSection, TrackingSection, train
+from dtopk.job import (
+    ClusterSection,
+    DataSection,
+    ResourcesSection,
+    SolverSection,
+    TrackingSection,
+    train,
+)
+from dtopk.job.run_folder import RunFolder
 from dtopk.tracking import MlflowClient, MlflowRun, list_experiments, mlflow
 
 
@@ -111,6 +121,82 @@ def test_failed_run_is_marked(store, make_tracked, find_run):
         train(store, make_tracked(), callbacks=[Fail()])
     assert find_run().info.status == "FAILED"
     assert find_run().data.tags["dtopk.error"] == "the callback broke"
+
+
+class FailAfter(Callback):
+    def __init__(self, epoch):
+        self._epoch = epoch
+
+    def on_epoch(self, record, W):
+        if record.epoch == self._epoch:
+            raise ValueError("the callback broke")
+
+
+@pytest.fixture
+def make_long(make_tracked):
+    """Make a job of more than ten epochs that commits after each of them."""
+
+    def make_long(run_dir, **sections):
+        defaults = {
+            "solver": SolverSection(tol=1e-6, dtype="float64"),
+            "cluster": ClusterSection(checkpoint_s=0.0),
+        }
+        return make_tracked(run_dir, **(defaults | sections))
+
+    return make_long
+
+
+def test_resumed_run_goes_on_in_the_tracker(store, make_long, client, find_run):
+    """Epochs that are done once more have one value each."""
+    job = make_long("resumed")
+    with pytest.raises(ValueError, match="the callback broke"):
+        train(store, job, callbacks=[FailAfter(4)])
+    folder = RunFolder(path=Path(job.output.run_dir))
+    run_id = folder.read_record().mlflow["run_id"]
+    assert find_run().info.run_id == run_id
+    result = train(store, job)
+    assert result.mlflow["run_id"] == run_id
+    run = client.get_run(run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["dtopk.resumed_at"] == "3"
+    history = client.get_metric_history(run_id, "objective/primal")
+    assert [metric.step for metric in history] == list(range(1, result.epochs + 1))
+
+
+def test_run_that_is_gone_from_the_tracker_is_started_anew(store, make_long, client, caplog):
+    job = make_long("gone")
+    with pytest.raises(ValueError, match="the callback broke"):
+        train(store, job, callbacks=[FailAfter(4)])
+    folder = RunFolder(path=Path(job.output.run_dir))
+    record = folder.read_record()
+    folder.write_record(
+        dataclasses.replace(record, mlflow=record.mlflow | {"run_id": "0123456789abcdef" * 2})
+    )
+    result = train(store, job)
+    assert "could not go on with run 0123456789abcdef" in caplog.text
+    assert client.get_run(result.mlflow["run_id"]).data.params["model.C"] == "0.1"
+    assert folder.read_record().mlflow["run_id"] == result.mlflow["run_id"]
+
+
+def test_run_in_partitions_records_how_they_went_together(store, make_long, client):
+    cluster = ClusterSection(partitions=2)
+    result = train(store, make_long("parts", cluster=cluster))
+    metrics = client.get_run(result.mlflow["run_id"]).data.metrics
+    last = result.history[-1]
+    assert {name: value for name, value in metrics.items() if name.startswith("cluster/")} == {
+        "cluster/theta": last.theta,
+        "cluster/sigma": last.sigma,
+        "cluster/correlation": last.correlation,
+        "cluster/bytes_moved": last.bytes_moved,
+        "cluster/slowest_seconds": last.slowest_seconds,
+        "cluster/median_seconds": last.median_seconds,
+    }
+
+
+def test_run_in_one_part_records_no_partitions(store, make_tracked, client):
+    result = train(store, make_tracked("whole"))
+    metrics = client.get_run(result.mlflow["run_id"]).data.metrics
+    assert not [name for name in metrics if name.startswith("cluster/")]
 
 
 def test_unreachable_server_costs_no_run(store, make_job, monkeypatch, caplog):

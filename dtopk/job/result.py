@@ -1,0 +1,71 @@
+"""What a job came to."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dtopk.engine import EpochRecord
+from dtopk.model import Model
+from dtopk.solvers.certificate import Certificate
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainResult:
+    """What a job came to, and where it lies."""
+
+    run_dir: Path
+    """The run folder."""
+    model: Model
+    """The model, as saved in the run folder."""
+    certificate: Certificate
+    """Primal and dual value of the model and duals as saved."""
+    history: tuple[EpochRecord, ...]
+    """What every epoch found."""
+    solver: str
+    """Name of the solver."""
+    stop_reason: str
+    """'tolerance', 'max_epochs', 'time_limit' or 'interrupted'."""
+    epochs: int
+    """Passes over the training split."""
+    seconds: float
+    """Time that fitting took, in seconds, in all parts of a run that was taken up again."""
+    n_samples: int
+    """Rows of the training split."""
+    topk_accuracy: dict[str, dict[int, float]]
+    """Top-k accuracy by split and k, 0 to 1."""
+    duals_kept: bool
+    """Whether the duals are in the run folder, for another run to start from."""
+    resumable: bool
+    """Whether the run has a state, from which the same job goes on."""
+    resumed_at: tuple[int, ...]
+    """The epochs after which the run was taken up again."""
+    written: tuple[Path, ...]
+    """Files and folders in the run folder."""
+    mlflow: dict[str, str]
+    """Tracking URI, experiment id and run id; empty if the run is not recorded."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Make a dict of plain values, for JSON."""
+        return {
+            "run_dir": str(self.run_dir),
+            "model": str(self.run_dir / "model.npz"),
+            "loss": self.model.loss,
+            "loss_parameters": dict(self.model.loss_parameters),
+            "solver": self.solver,
+            "stop_reason": self.stop_reason,
+            "epochs": self.epochs,
+            "seconds": self.seconds,
+            "resumable": self.resumable,
+            "resumed_at": list(self.resumed_at),
+            "primal": self.certificate.primal,
+            "dual": self.certificate.dual_value,
+            "duality_gap": self.certificate.duality_gap,
+            "relative_gap": self.certificate.relative_gap,
+            "tol": self.certificate.tol,
+            "certified": self.certificate.certified,
+            "n_samples": self.n_samples,
+            "n_features": self.model.n_features,
+            "n_classes": self.model.n_classes,
+            "top_k_accuracy": self.topk_accuracy,
+            "mlflow": self.mlflow,
+        }

@@ -1,0 +1,135 @@
+"""Take up a run again that has not reached its tolerance: what must be as it was."""
+
+import dataclasses
+import os
+from pathlib import Path
+
+from dtopk.job.config import TrainJob
+from dtopk.job.files import flatten_job, load_job
+from dtopk.job.run_folder import Checkpoint, RunFolder, RunRecord
+from dtopk_storage import FeatureStore
+
+FREE_KEYS = frozenset(
+    {
+        "data.store",  # known again by its checksum
+        "data.validation", "data.evaluate",
+        "solver.tol", "solver.max_epochs", "solver.time_limit_s",
+        "output.run_dir", "output.save_dual",
+    }
+)  # fmt: skip
+FREE_SECTIONS = frozenset({"resources", "cluster", "tracking"})
+_RESOLVED_KEYS = ("cluster.partitions", "cluster.threads_per_partition")
+"""Where 0 stands for what the run began with."""
+
+
+def store_checksum(store: FeatureStore) -> str:
+    """Return the checksum of a store's manifest, by which its rows are known again."""
+    return str(store.manifest.to_attributes()["checksum"])
+
+
+def check_resumable(path: str | os.PathLike[str]) -> Checkpoint:
+    """Refuse a folder in which there is no run to go on with.
+
+    Parameters
+    ----------
+    path : path of a run folder
+
+    Returns
+    -------
+    Checkpoint
+        How far the run is.
+
+    Raises
+    ------
+    ValueError
+    """
+    folder = RunFolder(path=Path(path))
+    if not folder.record.is_file():
+        found = "where there is none"
+    else:
+        checkpoint = folder.find_checkpoint()
+        if checkpoint is not None:
+            return checkpoint
+        found = (
+            "whose run has ended. To train on from its duals, take another folder and "
+            f"--set solver.warm_start={folder.path}"
+            if folder.result.is_file()
+            else "whose run was killed before its first commit. Start it again with its job file"
+        )
+    raise ValueError(
+        f"folder to go on in must hold a run with a state, got {str(folder.path)!r}, {found}."
+    )
+
+
+def keep_resolved(job: TrainJob, folder: RunFolder) -> TrainJob:
+    """Take the numbers that the run began with, where the job leaves them to be chosen.
+
+    Parameters
+    ----------
+    job : TrainJob
+    folder : RunFolder
+        Holds a run with a state.
+    """
+    before = load_job(folder.job).cluster
+    return dataclasses.replace(
+        job,
+        cluster=dataclasses.replace(
+            job.cluster,
+            partitions=job.cluster.partitions or before.partitions,
+            threads_per_partition=(
+                job.cluster.threads_per_partition or before.threads_per_partition
+            ),
+        ),
+    )
+
+
+def check_same_run(
+    job: TrainJob, store: FeatureStore, folder: RunFolder, record: RunRecord, done: Checkpoint
+) -> None:
+    """Refuse a job that would not go on with the run in the folder, but begin another one.
+
+    Parameters
+    ----------
+    job : TrainJob
+        As resolved, `keep_resolved` done.
+    store : FeatureStore
+    folder : RunFolder
+    record : RunRecord
+    done : Checkpoint
+
+    Raises
+    ------
+    ValueError
+        With the values that differ.
+    """
+    advice = "Take the job as it was, or another folder with --run-dir."
+    before, now = flatten_job(load_job(folder.job)), flatten_job(job)
+    differing = [
+        f"{key} = {now[key]!r} (was {before[key]!r})"
+        for key in now
+        if now[key] != before[key] and _must_stay(key)
+    ]
+    if differing:
+        raise ValueError(
+            f"job must be that of the run in {str(folder.path)!r}, which is taken up again, but "
+            f"for what may differ, got {', '.join(differing)}. What may differ: when to stop, "
+            f"what to evaluate, [output], [tracking], [resources], and [cluster] but partitions "
+            f"and threads_per_partition. {advice}"
+        )
+    if store_checksum(store) != record.store_checksum:
+        raise ValueError(
+            f"data.store must be the store that the run in {str(folder.path)!r} began with, got "
+            f"another one in {store.path!r}: the checksums of their manifests differ. {advice}"
+        )
+    has_stopped = folder.result.is_file() and now["solver.tol"] <= before["solver.tol"]
+    if job.solver.max_epochs < done.epochs + has_stopped:
+        raise ValueError(
+            f"solver.max_epochs must be above the {done.epochs} epochs that the run in "
+            f"{str(folder.path)!r} has done for it to go on, got {job.solver.max_epochs}."
+        )
+
+
+def _must_stay(key: str) -> bool:
+    if key in _RESOLVED_KEYS:
+        return True
+    return key not in FREE_KEYS and key.partition(".")[0] not in FREE_SECTIONS
