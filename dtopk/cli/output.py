@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dtopk.launch import ClusterError
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -63,6 +65,9 @@ def run_and_report(command: click.Command, arguments: Sequence[str] | None) -> i
     except BrokenPipeError:
         # The reader of our output has gone. What is left of it must not be written at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except ClusterError as error:
+        report_error(_with_notes(str(error), error))
         return EXIT_FAILED
     except ValueError as error:
         report_error(_with_notes(str(error), error))
@@ -181,6 +186,37 @@ class _ToStandardError(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         tell(f"{record.levelname.lower()}: {record.getMessage()}")
+
+
+class _MessagesAlone(logging.Handler):
+    """Write what the log says of how things go, without its level."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno == logging.INFO:
+            tell(record.getMessage())
+
+
+@contextlib.contextmanager
+def showing_progress_of(*names: str) -> Iterator[None]:
+    """Show what packages log at level INFO.
+
+    Parameters
+    ----------
+    *names : str
+        Of their loggers.
+    """
+    handler = _MessagesAlone()
+    logs = [logging.getLogger(name) for name in names]
+    before = [log.level for log in logs]
+    for log in logs:
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        for log, level in zip(logs, before, strict=True):
+            log.removeHandler(handler)
+            log.setLevel(level)
 
 
 @contextlib.contextmanager

@@ -1,10 +1,13 @@
 """What `dtopk info` says of run folders and model files."""
 
+import dataclasses
+import shlex
 from pathlib import Path
 from typing import Any
 
 from dtopk.cli.output import format_facts, tell
 from dtopk.cli.progress import RowProgress
+from dtopk.cli.train_progress import format_time
 from dtopk.job import load_job
 from dtopk.job.run_folder import RunFolder
 from dtopk.job.verification import read_result, verify_run
@@ -23,7 +26,7 @@ def describe_run(path: str, *, verify: bool) -> dict[str, Any]:
     -------
     dict
         Values that JSON has; ``kind`` is 'run'. Of a run that did not come to its end it has no
-        certificate.
+        certificate; ``state`` says how far a run is that can go on.
     """
     folder = RunFolder(path=Path(path))
     job = load_job(folder.job)
@@ -38,6 +41,9 @@ def describe_run(path: str, *, verify: bool) -> dict[str, Any]:
     }
     if fields["finished"]:
         fields |= read_result(folder)
+    done = folder.find_checkpoint()
+    fields["resumable"] = done is not None
+    fields["state"] = None if done is None else dataclasses.asdict(done)
     if verify:
         with RowProgress(f"verifying {path}") as progress:
             certificate = verify_run(path, progress)
@@ -90,6 +96,13 @@ def describe_model(path: str, *, verify: bool) -> dict[str, Any]:
     }
 
 
+def _format_state(state: dict[str, Any], path: str) -> str:
+    return (
+        f"of {format_time(state['saved'])}, after epoch {state['epochs']}; to go on: "
+        f"dtopk train --resume {shlex.quote(path)}"
+    )
+
+
 def format_run(fields: dict[str, Any]) -> str:
     """Lay out a run's description for reading."""
     facts = {
@@ -97,6 +110,8 @@ def format_run(fields: dict[str, Any]) -> str:
         "store": fields["store"],
         "files": ", ".join(fields["files"]),
     }
+    if fields["state"] is not None:
+        facts["state"] = _format_state(fields["state"], fields["path"])
     if not fields["finished"]:
         return format_facts(facts | {"result": "none: it did not come to its end"})
     facts |= {

@@ -12,12 +12,15 @@ from dtopk.cli.output import (
     answer_json,
     format_table,
     json_option,
+    showing_progress_of,
     tell,
     tell_written,
 )
 from dtopk.cli.train_progress import make_progress
 from dtopk.job import TrainResult, load_job
 from dtopk.job import train as run_job
+from dtopk.job.resumption import check_resumable
+from dtopk.job.run_folder import RunFolder
 
 _STOP_REASONS = {
     "tolerance": "the gap reached the tolerance",
@@ -30,24 +33,33 @@ _LIMITS = {"max_epochs": "solver.max_epochs", "time_limit": "solver.time_limit_s
 
 
 @click.command()
-@click.argument("job_path", metavar="JOB.toml")
+@click.argument("job_path", metavar="[JOB.toml]", default="")
 @click.option(
     "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE",
     help="Replace a value of the job; may be given more than once.",
 )  # fmt: skip
 @click.option("--run-dir", default="", help="Folder of the run, instead of the job's.")
+@click.option(
+    "--resume", default="", metavar="RUN_DIR",
+    help="Go on with the run in this folder, by its own job if no other is given.",
+)  # fmt: skip
 @json_option
-def train(job_path: str, overrides: tuple[str, ...], run_dir: str, as_json: bool) -> int:
+def train(
+    job_path: str, overrides: tuple[str, ...], run_dir: str, resume: str, as_json: bool
+) -> int:
     """Train a model as a job file says.
 
     jobs/README.md describes every key of a job. Ctrl-C ends training early: what was reached is
-    kept, with its gap, and the exit status is 130.
+    kept, with its gap, and the exit status is 130. A run that was killed, or stopped before it
+    reached its tolerance, goes on by the same command, or by --resume.
     """
-    job = load_job(job_path, overrides, run_dir=run_dir)
+    path, run_dir = _find_job(job_path, run_dir, resume)
+    job = load_job(path, overrides, run_dir=run_dir)
     _check_store_folder(Path(job.data.store))
     progress = make_progress()
     try:
-        result = run_job(job.data.store, job, callbacks=[progress])
+        with showing_progress_of("dtopk.job", "dtopk.launch"):
+            result = run_job(job.data.store, job, callbacks=[progress])
     finally:
         progress.stop()
     for path in result.written:
@@ -59,6 +71,18 @@ def train(job_path: str, overrides: tuple[str, ...], run_dir: str, as_json: bool
     else:
         answer(_describe(result))
     return EXIT_INTERRUPTED if result.stop_reason == "interrupted" else 0
+
+
+def _find_job(job_path: str, run_dir: str, resume: str) -> tuple[str | Path, str]:
+    """Return the job file and the run folder that were asked for."""
+    if not resume:
+        if not job_path:
+            raise click.UsageError("JOB.toml must be given, or --resume RUN_DIR.")
+        return job_path, run_dir
+    if run_dir:
+        raise click.UsageError("--resume and --run-dir must not both be given.")
+    check_resumable(resume)
+    return job_path or RunFolder(path=Path(resume)).job, resume
 
 
 def _check_store_folder(path: Path) -> None:
@@ -93,8 +117,13 @@ def _describe(result: TrainResult) -> str:
 def _describe_going_on(result: TrainResult) -> str:
     """Say how the gap comes down to what was asked."""
     limit = _LIMITS.get(result.stop_reason, "")
+    run = shlex.quote(str(result.run_dir))
+    if result.resumable:
+        command = f"dtopk train --resume {run}"
+        if result.stop_reason == "max_epochs":
+            command += f" --set solver.max_epochs={2 * result.epochs}"
+        return f"To get there, go on: {command}"
     if result.duals_kept:
-        run = shlex.quote(str(result.run_dir))
         how = f"go on from here with --set solver.warm_start={run}"
         return f"To get there, {how}" + (f", and raise {limit} if need be." if limit else ".")
     return f"To get there, raise {limit}." if limit else "To get there, train again."

@@ -5,7 +5,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -14,6 +14,7 @@ from rich.table import Column
 from dtopk.cli.output import tell, telling_above
 from dtopk.cli.time_left import estimate_seconds_left
 from dtopk.engine import Callback, EpochRecord, FitInfo, FitResult
+from dtopk_storage.wording import format_bytes
 
 _LINE_INTERVAL_S = 2.0
 """Without a terminal, so many seconds pass between two lines, but for epochs of an exact gap."""
@@ -45,8 +46,45 @@ def describe_epoch(record: EpochRecord, info: FitInfo, seconds_left: float) -> s
         f"{record.rows_per_second:,.0f} rows/s",
         f"{record.seconds:.1f} s",
         *_describe_left(seconds_left),
+        *(_describe_parts(record) if info.n_partitions > 1 else []),
     ]
     return ", ".join(parts)
+
+
+def _describe_parts(record: EpochRecord) -> list[str]:
+    """Describe how partitions went together, and what their processes sent each other."""
+    late = (
+        f"late: {record.late} ({record.slowest_seconds:.2g} s, others {record.median_seconds:.2g})"
+    )
+    return [
+        f"theta {record.theta:.2f}",
+        f"sigma' {record.sigma:.1f}",
+        f"r {record.correlation:.2f}",
+        *([f"{format_bytes(record.bytes_moved)} moved"] if record.bytes_moved else []),
+        *([late] if record.late else []),
+    ]
+
+
+def format_time(seconds: float) -> str:
+    """Write a time as its hour, and its date where that is not today's.
+
+    Parameters
+    ----------
+    seconds : float
+        Since 1970.
+    """
+    then = time.localtime(seconds)
+    today = then[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S", then)
+
+
+def _describe_resumption(history: Sequence[EpochRecord], saved: float) -> str:
+    epoch = _next_epoch(history)
+    return f"Resuming at epoch {epoch} from the state of {format_time(saved)}"
+
+
+def _next_epoch(history: Sequence[EpochRecord]) -> int:
+    return history[-1].epoch + 1 if history else 1
 
 
 def _describe_state(
@@ -96,6 +134,11 @@ class LineProgress(Callback):
         """Say what is trained."""
         self._info = info
         tell(_describe_start(info))
+
+    def on_resume(self, history: Sequence[EpochRecord], saved: float) -> None:
+        """Say where the run goes on."""
+        self._records = list(history)
+        tell(_describe_resumption(history, saved))
 
     def on_compile(self) -> None:
         """Say that kernels are compiled, if it takes long."""
@@ -149,6 +192,12 @@ class BarProgress(Callback):
         )
         self._bar.start()
         self._shown.enter_context(telling_above(self._bar))
+
+    def on_resume(self, history: Sequence[EpochRecord], saved: float) -> None:
+        """Say where the run goes on, and show it."""
+        self._records = list(history)
+        tell(_describe_resumption(history, saved))
+        self._bar.update(self._task, epoch=self._name_epoch(_next_epoch(history)), state="")
 
     def on_compile(self) -> None:
         """Say that kernels are compiled, if it takes long."""

@@ -62,17 +62,28 @@ def test_train_says_when_the_gap_was_not_reached(call, job_path):
     assert "the epochs ran out (solver.max_epochs)" in result.out
     run_dir = job_path.parent / "runs" / "a"
     assert (
-        f"go on from here with --set solver.warm_start={run_dir}, and raise solver.max_epochs"
+        f"To get there, go on: dtopk train --resume {run_dir} --set solver.max_epochs=4\n"
+        in result.out
+    )
+    assert f"wrote {run_dir / 'state'}\n" in result.err
+
+
+OUT_OF_TIME = ("--set", "solver.time_limit_s=1e-9")
+"""No epoch is whole then, and there is no state to go on from."""
+
+
+def test_train_without_a_state_says_how_to_start_from_the_duals(call, job_path):
+    result = call("train", job_path, *OUT_OF_TIME)
+    run_dir = job_path.parent / "runs" / "a"
+    assert (
+        f"go on from here with --set solver.warm_start={run_dir}, and raise solver.time_limit_s"
         in result.out
     )
 
 
 def test_train_without_duals_says_which_limit_to_raise(call, job_path):
-    result = call(
-        "train", job_path, "--set", "solver.tol=1e-9", "--set", "solver.max_epochs=2",
-        "--set", "output.save_dual=false",
-    )  # fmt: skip
-    assert "To get there, raise solver.max_epochs.\n" in result.out
+    result = call("train", job_path, *OUT_OF_TIME, "--set", "output.save_dual=false")
+    assert "To get there, raise solver.time_limit_s.\n" in result.out
 
 
 def test_run_dir_option_starts_at_the_working_directory(call_json, job_path, tmp_path, monkeypatch):
