@@ -59,7 +59,8 @@ def recording(
         yield None
         return
     run = _open_run(problem, folder, record)
-    folder.write_record(dataclasses.replace(record, mlflow=run.describe()))
+    # A tracker that is away for once is tried again by the next part.
+    folder.write_record(dataclasses.replace(record, mlflow=run.describe() or record.mlflow))
     try:
         yield run
     except BaseException as error:

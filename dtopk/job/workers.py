@@ -18,7 +18,7 @@ from dtopk.job.problem import Problem
 from dtopk.job.resumption import store_checksum
 from dtopk.job.run_folder import RunFolder
 from dtopk.launch import ClusterError, describe_workers, wait_for_workers
-from dtopk.launch.workers import ask_workers
+from dtopk.launch.workers import ask_workers, read_identity
 from dtopk_storage import RunState, open_store
 
 if TYPE_CHECKING:
@@ -91,6 +91,8 @@ def spread_problem(problem: Problem, client: "Client | None", threads_before: in
     )
     scheduler = getattr(client.scheduler, "address", "unknown")
     logger.info("Training on %d workers of the scheduler %s.", len(workers), scheduler)
+    if cluster.kind == "scheduler" and "dashboard" in read_identity(client)["services"]:
+        logger.info("Dashboard of the workers: %s", client.dashboard_link)
     return problem.spread(cluster, cluster.threads_per_partition)
 
 

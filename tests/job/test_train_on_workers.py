@@ -73,6 +73,16 @@ def test_job_on_workers_has_the_bits_of_one_process(store, make_spread, client):
     assert [path.name for path in spread.run_dir.iterdir() if path.name.startswith(".")] == []
 
 
+def test_job_names_the_scheduler_whose_workers_it_takes(store, make_spread, client, caplog):
+    """They are there for others afterwards."""
+    cluster = dataclasses.replace(THREE, kind="scheduler", scheduler=client.scheduler.address)
+    with caplog.at_level("INFO", logger="dtopk.job"):
+        spread = train(store, make_spread("spread", cluster=cluster))
+    assert f"Training on 2 workers of the scheduler {client.scheduler.address}." in caplog.text
+    assert_same_run(train(store, make_spread("alone")), spread)
+    assert len(client.scheduler_info()["workers"]) == 2
+
+
 @pytest.mark.parametrize("first", ["workers", "one process"])
 def test_run_goes_on_with_workers_or_without(store, make_spread, client, first):
     undisturbed = train(store, make_spread("undisturbed"))

@@ -178,6 +178,24 @@ def test_run_that_is_gone_from_the_tracker_is_started_anew(store, make_long, cli
     assert folder.read_record().mlflow["run_id"] == result.mlflow["run_id"]
 
 
+def test_run_goes_on_in_the_tracker_after_a_part_for_which_it_was_away(
+    store, make_long, monkeypatch
+):
+    def fail(*arguments):
+        raise ConnectionError("nobody there")
+
+    job = make_long("away")
+    with pytest.raises(ValueError, match="the callback broke"):
+        train(store, job, callbacks=[FailAfter(3)])
+    folder = RunFolder(path=Path(job.output.run_dir))
+    run_id = folder.read_record().mlflow["run_id"]
+    with monkeypatch.context() as away, pytest.raises(ValueError, match="the callback broke"):
+        away.setattr(MlflowRun, "_go_on", fail)
+        away.setattr(MlflowRun, "_start", fail)
+        train(store, job, callbacks=[FailAfter(6)])
+    assert train(store, job).mlflow["run_id"] == run_id
+
+
 def test_run_in_partitions_records_how_they_went_together(store, make_long, client):
     cluster = ClusterSection(partitions=2)
     result = train(store, make_long("parts", cluster=cluster))
