@@ -189,10 +189,11 @@ def test_run_goes_on_in_the_tracker_after_a_part_for_which_it_was_away(
         train(store, job, callbacks=[FailAfter(3)])
     folder = RunFolder(path=Path(job.output.run_dir))
     run_id = folder.read_record().mlflow["run_id"]
-    with monkeypatch.context() as away, pytest.raises(ValueError, match="the callback broke"):
+    with monkeypatch.context() as away:
         away.setattr(MlflowRun, "_go_on", fail)
         away.setattr(MlflowRun, "_start", fail)
-        train(store, job, callbacks=[FailAfter(6)])
+        with pytest.raises(ValueError, match="the callback broke"):
+            train(store, job, callbacks=[FailAfter(6)])
     assert train(store, job).mlflow["run_id"] == run_id
 
 
