@@ -120,7 +120,7 @@ def compare_epochs(folder: Path) -> dict[str, object]:
     """Time epochs in this process on two threads and on two workers of one, in turn."""
     make_store(folder / "imagenet.zarr", 20_000, 4_096, 1_000)
     store = open_store(folder / "imagenet.zarr")
-    answers = {}
+    answers: dict[str, object] = {}
     for loss in (make_loss("topk_hinge_alpha", k=5, gamma=1.0), make_loss("softmax")):
         options = {"C": 1.0, "tol": 1e-9, "max_epochs": 5, "checkpoint_s": 1e9}
         here = EpochTimes()
