@@ -40,10 +40,10 @@ def load_set(entry, folder):
 
     with np.load(folder / entry["archive"]) as archive:
         X, y = archive["X"] / entry["divide_by"], archive["y"]
-    classes, labels = np.unique(y, return_inverse=True)
+    classes, codes = np.unique(y, return_inverse=True)
     sampler = RBFSampler(gamma=1, n_components=entry["n_components"], random_state=0)
     lifted = np.ascontiguousarray(sampler.fit_transform(X), dtype=np.float32)
-    return ArrayRows(lifted, labels.astype(np.int32), len(classes))
+    return ArrayRows(lifted, codes.astype(np.int32), len(classes))
 
 
 def make_options(config, scheme, C, partitions):
