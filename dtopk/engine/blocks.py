@@ -15,7 +15,7 @@ from dtopk.engine.rows import PieceRange
 
 _BLOCKS_PER_PARTITION = 64
 """Blocks that a partition has at least, where they need not be smaller than `_FEWEST_ROWS`."""
-_FEWEST_ROWS = 32
+_FEWEST_ROWS = 16
 _ROUND_ROWS = 4096
 """Rows that a partition visits between two synchronisations, at least: bringing the changes of W
 together costs as much as about a thousand of them."""
