@@ -263,7 +263,7 @@ def _check_ended(folder: RunFolder) -> None:
     if folder.record.is_file() and not folder.result.is_file():
         raise ValueError(
             f"run to start from must have ended, got {str(folder.path)!r}, which has not. Go on "
-            f"with it first: dtopk train --resume {folder.path}"
+            f"with it first: dtopk train --resume {folder.quoted}"
         )
 
 

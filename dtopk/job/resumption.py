@@ -52,7 +52,7 @@ def check_resumable(path: str | os.PathLike[str]) -> Checkpoint:
             return checkpoint
         found = (
             "whose run has ended. To train on from its duals, take another folder and "
-            f"--set solver.warm_start={folder.path}"
+            f"--set solver.warm_start={folder.quoted}"
             if folder.result.is_file()
             else "whose run was killed before its first commit. Start it again with its job file"
         )

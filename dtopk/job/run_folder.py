@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import re
+import shlex
 import shutil
 import time
 import uuid
@@ -77,6 +78,11 @@ class RunFolder:
 
     path: Path
     """The folder."""
+
+    @property
+    def quoted(self) -> str:
+        """The folder's path as a shell takes it, for commands in messages."""
+        return shlex.quote(str(self.path))
 
     @property
     def record(self) -> Path:

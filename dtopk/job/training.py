@@ -196,7 +196,7 @@ def _keeping_what_is_committed(part: _Part) -> Iterator[None]:
         if done is not None:
             error.add_note(
                 f"The run is kept up to epoch {done.epochs}; to go on: "
-                f"dtopk train --resume {folder.path}"
+                f"dtopk train --resume {folder.quoted}"
             )
         elif not folder.model.is_file():
             part.state.clear()

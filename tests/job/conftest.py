@@ -4,7 +4,14 @@ import signal
 
 import pytest
 
-from dtopk.job import ModelSection, OutputSection, SolverSection, TrackingSection, TrainJob
+from dtopk.job import (
+    ModelSection,
+    OutputSection,
+    SolverSection,
+    TrackingSection,
+    TrainJob,
+    training,
+)
 from tests.small_stores import make_store
 
 
@@ -27,6 +34,12 @@ def make_job(tmp_path):
         return TrainJob(**(defaults | sections))
 
     return make_job
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Leave the figures out, which take most of the time of a small job."""
+    monkeypatch.setattr(training, "save_png", lambda figure, path: None)
 
 
 @pytest.fixture(autouse=True)

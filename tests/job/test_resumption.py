@@ -32,6 +32,8 @@ from dtopk.model import load_model
 from dtopk_storage import CheckpointError, RunLock, RunState, open_dual, open_run_state
 from tests.small_stores import make_store
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 EVERY_EPOCH = ClusterSection(checkpoint_s=0.0)
 LONG = SolverSection(tol=1e-6, max_epochs=500, dtype="float64")
 """Some twenty epochs."""

@@ -22,6 +22,8 @@ from dtopk.launch import ClusterError
 from dtopk_storage import open_dual
 from tests.small_stores import make_store
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 SOLVER = SolverSection(tol=1e-6, dtype="float64")
 THREE = ClusterSection(partitions=3, threads_per_partition=1, checkpoint_s=0.0)
 
