@@ -116,7 +116,7 @@ def plan(
     read_rate: int,
     as_json: bool,
 ) -> int:
-    r"""Show what a run will need of memory, network and time, before it starts.
+    """Show what a run will need of memory, network and time, before it starts.
 
     Reads the sizes of the job's store and nothing else of it; with --n, --d and --m there need not
     be a store, nor a job. The speed of the solver is measured on rows made up here, for a few
@@ -127,7 +127,7 @@ def plan(
       dtopk plan job.toml
       dtopk plan job.toml --workers 8 --memory 16GB --bandwidth 1.2GB
       dtopk plan --workers 8 --memory 16GB --n 1281167 --d 4096 --m 1000
-    """
+    """  # noqa: D301 - click wants the character, not its escape
     # Imported here, as they load scipy and compiled code that `--help` does not need.
     from dtopk.cli.plan_tables import (
         Rates,

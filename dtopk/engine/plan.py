@@ -21,7 +21,7 @@ from dtopk_storage.wording import format_count
 
 PROCESS_BYTES = 225_000_000
 """A worker of Dask with numpy, scipy, numba and this package, its kernels loaded."""
-COMPILER_BYTES = 150_000_000
+COMPILER_BYTES = 240_000_000
 """What is left of compiling kernels, in a process that is the first on its machine to need them."""
 _SHARE_OF_FREE = 0.6
 """Share of the free memory that this process takes by default; page cache and the caller need
