@@ -19,7 +19,6 @@ from dtopk.job import (
     OutputSection,
     ResourcesSection,
     SolverSection,
-    TrackingSection,
     job_to_toml,
     load_job,
     train,
@@ -507,11 +506,3 @@ def test_places_are_paths_or_addresses(tmp_path):
     ):
         (tmp_path / "job.toml").write_text(text.format(given))
         assert load_job(tmp_path / "job.toml").output.state_url == expected
-
-
-def test_tracking_of_another_place_starts_a_run_there(store, make_long, tmp_path):
-    """The run began without a tracker."""
-    break_run(store, make_long())
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    result = train(store, make_long(tracking=TrackingSection(uri=uri)))
-    assert result.mlflow["uri"] == uri

@@ -197,6 +197,16 @@ def test_run_goes_on_in_the_tracker_after_a_part_for_which_it_was_away(
     assert train(store, job).mlflow["run_id"] == run_id
 
 
+def test_run_that_began_without_the_tracker_is_recorded_where_it_goes_on(store, make_long):
+    job = make_long("untracked")
+    untracked = dataclasses.replace(job, tracking=TrackingSection(mlflow=False))
+    with pytest.raises(ValueError, match="the callback broke"):
+        train(store, untracked, callbacks=[FailAfter(3)])
+    result = train(store, job)
+    assert result.mlflow["uri"] == job.tracking.uri
+    assert result.resumed_at == (2,)
+
+
 def test_run_in_partitions_records_how_they_went_together(store, make_long, client):
     cluster = ClusterSection(partitions=2)
     result = train(store, make_long("parts", cluster=cluster))
