@@ -29,7 +29,7 @@ LOSSES = {
 OPTIONS = {
     "C": 3.0,
     "tol": 1e-9,
-    "max_epochs": 4,
+    "max_epochs": 3,
     "partitions": 4,
     "rounds_per_epoch": 2,
     "threads": 1,

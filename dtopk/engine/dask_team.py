@@ -367,6 +367,15 @@ class DaskTeam:
         return _Call(seat=seat, task=task, reply=reply)
 
     async def _receive(self, task: "Future[Reply]") -> Reply:
+        # `gather` would wait too, but leaves its own tasks behind when it is cancelled at that.
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+        def end(done: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended before
+                loop.call_soon_threadsafe(ended.set)
+
+        task.add_done_callback(end)
+        await ended.wait()
         reply: Reply = await self._client.gather(task)
         return reply
 
@@ -385,7 +394,9 @@ class DaskTeam:
                     for call, reply in zip(ended, replies, strict=True)
                     if reply.trouble is not None
                 ]
-                if troubles:
+                if troubles and self._client.status != "running":
+                    first_trouble = None  # tasks are cancelled when the scheduler is gone
+                elif troubles:
                     # Soon the scheduler may know that a worker is gone, which says more.
                     first_trouble = first_trouble or self._watch.now()
                     if self._watch.now() - first_trouble > _SETTLE_S:

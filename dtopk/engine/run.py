@@ -153,6 +153,7 @@ class Run:
         self._began = time.perf_counter()
         self._committed = time.perf_counter()
         self._ends: float | None = None
+        self._is_entered = False
         self._told = 0
         self._done = 0
         self._set_up()
@@ -208,8 +209,10 @@ class Run:
 
     def _enter(self) -> None:
         """Have the kernels compiled, and begin where the state is, or at the start."""
-        for callback in self.callbacks:
-            callback.on_compile()
+        if not self._is_entered:
+            self._is_entered = True
+            for callback in self.callbacks:
+                callback.on_compile()
         self.team.call("compile")
         self._set_up()
         manifest = None if self._state is None else self._state.load()
