@@ -53,9 +53,8 @@ def describe_epoch(record: EpochRecord, info: FitInfo, seconds_left: float) -> s
 
 def _describe_parts(record: EpochRecord) -> list[str]:
     """Describe how partitions went together, and what their processes sent each other."""
-    late = (
-        f"late: {record.late} ({record.slowest_seconds:.2g} s, others {record.median_seconds:.2g})"
-    )
+    seconds = f"{record.slowest_seconds:.2g} s, others {record.median_seconds:.2g}"
+    late = f"late: worker {record.late} ({seconds})"
     return [
         f"theta {record.theta:.2f}",
         f"sigma' {record.sigma:.1f}",
@@ -96,6 +95,7 @@ def _describe_state(
         f"{record.seconds:.0f} s",
         *_describe_left(seconds_left),
         f"{record.rows_per_second:,.0f} rows/s",
+        *(_describe_parts(record) if info.n_partitions > 1 else []),
     ]
     while len(parts) > 1 and len(", ".join(parts)) > n_characters:
         parts.pop()

@@ -15,6 +15,7 @@ import pytest
 from dtopk.cli.train_progress import (
     BarProgress,
     LineProgress,
+    _describe_state,
     describe_epoch,
     format_time,
 )
@@ -169,7 +170,7 @@ RECORD = EpochRecord(
     epoch=3, seconds=12.34, rows_per_second=45678.9, primal=2.0, dual_value=1.0,
     relative_gap=0.5, exact=False, read_seconds=0.0, acceleration=1.0, theta=0.25, sigma=1.8,
     correlation=1.62, bytes_moved=3_500_000, slowest_seconds=2.5, median_seconds=1.0,
-    late="worker-1",
+    late="7",
 )  # fmt: skip
 
 
@@ -177,8 +178,13 @@ def test_epoch_line_of_several_partitions_tells_how_they_went_together():
     assert describe_epoch(RECORD, INFO, 130.0) == (
         "epoch 3 of 200, gap 5.00e-01 (estimated; asked 0.001), 45,679 rows/s, 12.3 s, "
         "~2 min left, theta 0.25, sigma' 1.8, r 1.62, 3.338 MiB moved, "
-        "late: worker-1 (2.5 s, others 1)"
+        "late: worker 7 (2.5 s, others 1)"
     )
+
+
+def test_state_beside_the_bar_has_as_much_of_it_as_there_is_room_for():
+    state = "gap 5.0e-01 (asked 0.001), 12 s, ~5 s left, 45,679 rows/s, theta 0.25, sigma' 1.8"
+    assert _describe_state(RECORD, INFO, 5.0, len(state)) == state
 
 
 def test_time_of_a_state_has_its_date_where_it_is_not_of_today():
