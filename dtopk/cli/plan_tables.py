@@ -167,6 +167,7 @@ def format_forecast(plan: ClusterPlan, speed: Speed, forecast: Forecast, rates: 
         ("reading and writing, beside the sweeps", forecast.read_seconds),
         ("making and joining changes", forecast.join_seconds),
         ("sending", forecast.exchange_seconds),
+        ("estimating the gap", forecast.estimate_seconds),
         ("calls", forecast.call_seconds),
         ("an epoch", forecast.epoch_seconds),
         ("a certificate", forecast.certificate_seconds),

@@ -9,6 +9,7 @@ from threadpoolctl import threadpool_limits
 
 from dtopk.engine.benchmark import measure_pass
 from dtopk.engine.plan import ClusterPlan
+from dtopk.engine.run import PROBED_ROWS, PROBED_SHARE
 from dtopk.kernels.blas import gemm
 from dtopk.losses import Loss
 from dtopk.solvers.sdca import default_block_size
@@ -63,6 +64,8 @@ class Forecast:
     """Making and settling changes of W, in an epoch."""
     exchange_seconds: float
     """What members send each other in an epoch."""
+    estimate_seconds: float
+    """Estimating the gap on some rows, after an epoch."""
     call_seconds: float
     """Calling the members, in an epoch."""
     certificate_seconds: float
@@ -74,7 +77,8 @@ class Forecast:
     def epoch_seconds(self) -> float:
         """An epoch, all together."""
         work = max(self.sweep_seconds, self.read_seconds)
-        return work + self.join_seconds + self.exchange_seconds + self.call_seconds
+        between = self.join_seconds + self.exchange_seconds + self.estimate_seconds
+        return work + between + self.call_seconds
 
 
 def measure_speed(
@@ -181,10 +185,20 @@ def forecast(
         read_seconds=stored / read_rate,
         join_seconds=0.0 if alone else layout.n_rounds * _joined_bytes(plan) / speed.copy_rate,
         exchange_seconds=traffic.epoch / bandwidth,
+        estimate_seconds=products * _probed_share(plan),
         call_seconds=0.0 if plan.n_members == 1 else CALL_SECONDS * calls,
         certificate_seconds=max(certificate, certificate_read) + traffic.certificate / bandwidth,
         first_read_seconds=traffic.first_read / read_rate,
     )
+
+
+def _probed_share(plan: ClusterPlan) -> float:
+    """Return the share of the rows whose gap is estimated.
+
+    A row's scores are one product, and its loss and duals take about as long as another.
+    """
+    n_samples = plan.sizes.n_samples
+    return min(max(PROBED_ROWS / n_samples, PROBED_SHARE), 1.0)
 
 
 def _joined_bytes(plan: ClusterPlan) -> int:

@@ -19,7 +19,7 @@ from dtopk.engine.rows import PieceRange, Rows
 from dtopk.solvers.sdca import default_block_size
 from dtopk_storage.wording import format_count
 
-PROCESS_BYTES = 225_000_000
+PROCESS_BYTES = 240_000_000
 """A worker of Dask with numpy, scipy, numba and this package, its kernels loaded."""
 COMPILER_BYTES = 240_000_000
 """What is left of compiling kernels, in a process that is the first on its machine to need them."""

@@ -37,9 +37,9 @@ Array = NDArray[Any]
 
 _PROGRESS_ROWS = 4096
 """Callbacks hear of every so many rows."""
-_PROBE_ROWS = 1024
+PROBED_ROWS = 1024
 """Rows on which the gap is estimated after an epoch of several partitions, or a share of them."""
-_PROBE_SHARE = 1 / 64
+PROBED_SHARE = 1 / 64
 _TINY = 1e-300
 
 
@@ -478,7 +478,7 @@ class Run:
         return math.fsum(self.progress.duals) / self.progress.ratio - 0.5 * _sum(norms, "weights")
 
     def _probe(self) -> float:
-        n_rows = max(_PROBE_ROWS, round(_PROBE_SHARE * self.layout.n_samples))
+        n_rows = max(PROBED_ROWS, round(PROBED_SHARE * self.layout.n_samples))
         probes = self.team.call("probe", self.progress.epoch, n_rows)
         return math.fsum(probe.gap for probe in probes)
 

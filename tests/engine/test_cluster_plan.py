@@ -301,3 +301,43 @@ def test_the_plan_is_within_a_quarter_of_the_memory_that_a_run_takes(store, part
     planned = plan.needed_bytes - PROCESS_BYTES - COMPILER_BYTES + measured["before"]
     assert planned == pytest.approx(measured["peak"], rel=0.25)
     assert planned > 0.97 * measured["peak"]
+
+
+@pytest.mark.slow
+def test_the_plan_is_within_a_quarter_of_what_workers_hold_and_send(store):
+    from dtopk.engine import Callback, StoreRows, fit, fit_on_cluster
+    from dtopk.launch import ClusterOptions, open_cluster
+    from dtopk.losses import make_loss
+    from dtopk_storage import open_store
+
+    moved = []
+
+    class NoteBytes(Callback):
+        def on_epoch(self, record, W):
+            moved.append(record.bytes_moved)
+
+    loss = make_loss("topk_hinge_alpha", k=5, gamma=1.0)
+    rows = StoreRows(open_store(store), "train")
+    # Workers then find the kernels compiled.
+    fit(rows, loss, FitOptions(max_epochs=1))
+    options = FitOptions(partitions=4, max_epochs=3, tol=1e-6, rounds_per_epoch=2, threads=1)
+    where = ClusterOptions(
+        kind="local", workers=2, threads_per_worker=1, memory_per_worker_bytes=GB, dashboard=False
+    )
+    with open_cluster(where) as client:
+        fit_on_cluster(client, rows, loss, options, callbacks=[NoteBytes()], min_workers=2)
+        peaks = client.run(read_peak)
+    plan = plan_cluster(Sizes.of_rows(rows, options), n_members=2, memory_bytes=GB)
+    assert plan.memory.all_in_memory
+    for peak in peaks.values():
+        assert plan.needed_bytes - COMPILER_BYTES == pytest.approx(peak, rel=0.25)
+    # The first epoch has W at zero everywhere, and no blocks change hands.
+    assert moved[1:] == pytest.approx([2 * plan.traffic.epoch] * 2, rel=0.25)
+
+
+def read_peak():
+    """Return the most memory that this process has had."""
+    from pathlib import Path
+
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))

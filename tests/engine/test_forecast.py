@@ -1,5 +1,7 @@
 """How long an epoch will take, from figures worked out by hand and from a short measurement."""
 
+from dataclasses import replace
+
 import pytest
 
 from dtopk.engine import FitOptions
@@ -40,6 +42,8 @@ def test_times_are_as_worked_out_by_hand():
     assert times.exchange_seconds == pytest.approx(plan.traffic.epoch / 1e6)
     assert times.read_seconds == pytest.approx(plan.traffic.epoch_read / 2e6)
     assert times.first_read_seconds == pytest.approx(93_750 / 2e6)
+    # The gap is estimated on all of so few rows.
+    assert times.estimate_seconds == pytest.approx(1e-3)
     # One round of three calls, and three beside it.
     assert times.call_seconds == pytest.approx(6 * CALL_SECONDS)
 
@@ -49,14 +53,22 @@ def test_reading_goes_on_beside_the_sweeps():
     for read_rate in (1.0, 1e12):
         times = forecast(plan, SLOW, read_rate=read_rate)
         longer = max(times.read_seconds, times.sweep_seconds)
-        others = times.join_seconds + times.exchange_seconds + times.call_seconds
-        assert times.epoch_seconds == pytest.approx(longer + others)
+        others = times.join_seconds + times.exchange_seconds + times.estimate_seconds
+        assert times.epoch_seconds == pytest.approx(longer + others + times.call_seconds)
 
 
 def test_one_process_joins_and_sends_nothing():
     times = forecast(make_plan(1), SLOW)
     assert (times.join_seconds, times.exchange_seconds, times.call_seconds) == (0, 0, 0)
-    assert times.epoch_seconds == times.sweep_seconds
+    assert times.epoch_seconds == times.sweep_seconds + times.estimate_seconds
+
+
+def test_of_many_rows_a_share_is_looked_at_for_the_gap():
+    sizes = replace(make_plan(1).sizes, pieces=make_plan(1).sizes.pieces * 1000)
+    plan = plan_process(sizes, limit_bytes=GB)
+    times = forecast(plan, SLOW)
+    # Two products of a million rows take 2 s.
+    assert times.estimate_seconds == pytest.approx(2 / 64)
 
 
 def test_a_certificate_of_streamed_rows_waits_for_them():
