@@ -7,6 +7,7 @@ from pathlib import Path
 from dtopk.job.config import TrainJob
 from dtopk.job.files import flatten_job, load_job
 from dtopk.job.run_folder import Checkpoint, RunFolder, RunRecord
+from dtopk.job.verification import read_result
 from dtopk_storage import FeatureStore
 
 FREE_KEYS = frozenset(
@@ -121,12 +122,17 @@ def check_same_run(
             f"data.store must be the store that the run in {str(folder.path)!r} began with, got "
             f"another one in {store.path!r}: the checksums of their manifests differ. {advice}"
         )
-    has_stopped = folder.result.is_file() and now["solver.tol"] <= before["solver.tol"]
+    has_stopped = _is_complete(folder) and now["solver.tol"] <= before["solver.tol"]
     if job.solver.max_epochs < done.epochs + has_stopped:
         raise ValueError(
             f"solver.max_epochs must be above the {done.epochs} epochs that the run in "
             f"{str(folder.path)!r} has done for it to go on, got {job.solver.max_epochs}."
         )
+
+
+def _is_complete(folder: RunFolder) -> bool:
+    """Tell whether the run has stopped with all that it leaves, rather than been killed in that."""
+    return folder.result.is_file() and read_result(folder).get("complete", True)
 
 
 def _must_stay(key: str) -> bool:

@@ -298,7 +298,7 @@ def _warning_of_failure(folder: RunFolder) -> Iterator[None]:
 def _report(
     part: _Part, fitted: FitResult, model: Model, history: WriteHistory, mlflow: dict[str, str]
 ) -> TrainResult:
-    """Evaluate and draw; the result is written before, and anew with the accuracy."""
+    """Evaluate and draw; the result is written before, marked as not complete, and anew after."""
     problem, folder = part.problem, part.folder
     is_final = fitted.certificate.certified or part.state.load() is None
     result = TrainResult(
@@ -319,7 +319,7 @@ def _report(
         mlflow=mlflow,
     )
     try:
-        folder.write_result(result.to_dict())
+        folder.write_result(result.to_dict() | {"complete": False})
     except OSError as error:
         error.add_note(f"The model is safe in {str(folder.model)!r}, with its certificate.")
         raise

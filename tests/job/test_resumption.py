@@ -185,6 +185,26 @@ def test_run_out_of_epochs_goes_on_with_more_of_them(store, make_long):
     assert verify_run(resumed.run_dir).certified
 
 
+def test_run_killed_while_it_writes_what_it_leaves_does_so_again(store, make_long, monkeypatch):
+    """Its epochs have run out: none is left but to certify and write."""
+
+    def fail(*arguments):
+        raise RuntimeError("the evaluation broke")
+
+    job = make_long("stopped", solver=dataclasses.replace(LONG, max_epochs=5))
+    with monkeypatch.context() as broken:
+        broken.setattr(training, "evaluate_split", fail)
+        with pytest.raises(RuntimeError, match="the evaluation broke"):
+            train(store, job)
+    undisturbed = train(
+        store, make_long("undisturbed", solver=dataclasses.replace(LONG, max_epochs=5))
+    )
+    result = train(store, job)
+    assert (result.resumed_at, result.epochs) == ((5,), 5)
+    assert_same_run(undisturbed, result)
+    assert result.topk_accuracy == undisturbed.topk_accuracy
+
+
 def test_failure_on_the_way_leaves_what_an_earlier_part_has_reached(store, make_long):
     stopped = train(store, make_long(solver=dataclasses.replace(LONG, max_epochs=3)))
     break_run(store, make_long(), epoch=6)
