@@ -89,10 +89,12 @@ def fit_on_cluster(
         If too few workers are there, or the scheduler is gone. With a `state`, the same call goes
         on from its last commit.
     """
+    if client.asynchronous:
+        raise ValueError("client must be one that waits for its results, got an asynchronous one.")
     solver = check_run(rows, loss, options, dual_path, start)
     wait_for_workers(client, min_workers, wait_s)
     sizes = Sizes.of_rows(rows, options)
-    plan = _plan(sizes, list_workers(client, wait_s), options)
+    plan = _plan(sizes, list_workers(client, min_workers, wait_s), options)
     if state is None and not plan.duals_in_memory:
         raise ValueError(
             "state must be given, in a place that every worker sees, for duals that do not fit "

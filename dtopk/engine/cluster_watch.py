@@ -25,14 +25,15 @@ _TELL_S = 5.0
 """Seconds in which a worker must answer, or is left out."""
 
 
-def list_workers(client: Client, timeout_s: float) -> list[WorkerInfo]:
-    """List the workers that take tasks and answer, once there is one.
+def list_workers(client: Client, n: int, timeout_s: float) -> list[WorkerInfo]:
+    """List the workers that take tasks and answer, once there are so many.
 
     Parameters
     ----------
     client : distributed.Client
+    n : int
     timeout_s : float
-        Seconds to wait for it, at most.
+        Seconds to wait for them, at most; then fewer will do.
 
     Raises
     ------
@@ -51,9 +52,10 @@ def list_workers(client: Client, timeout_s: float) -> list[WorkerInfo]:
         while True:
             watch.check_scheduler()
             found = watch.find_workers(ask)
-            if found:
+            late = time.monotonic() - began > timeout_s
+            if len(found) >= n or (late and found):
                 return found
-            if time.monotonic() - began > timeout_s:
+            if late:
                 raise ClusterError(
                     f"a worker must answer within {timeout_s:g} s, but none does. Start workers."
                 )

@@ -13,6 +13,7 @@ from distributed import Client
 
 from dtopk.engine import Callback, StartPoint
 from dtopk.engine.dask_team import _share_out
+from dtopk.launch import ClusterOptions, open_cluster
 from dtopk_storage import DatasetError, open_dual, open_run_state
 from tests.cluster_runs import (
     LOSSES,
@@ -27,6 +28,9 @@ from tests.cluster_runs import (
     train_there,
     wait_until,
 )
+from tests.launch.conftest import certificates
+
+__all__ = ["certificates"]  # a fixture
 
 MESSAGE_BYTES = 1_000_000
 """Most bytes of a message by way of the scheduler."""
@@ -239,6 +243,15 @@ def test_streamed_duals_need_a_state(client, rows, monkeypatch):
     streaming(monkeypatch)
     with pytest.raises(ValueError, match=r"^state must be given, .* got None\."):
         train_there(client, rows, LOSSES["softmax"])
+
+
+def test_members_reach_each_other_by_tls(certificates, rows, tmp_path, monkeypatch):
+    options = ClusterOptions(
+        kind="local", workers=2, threads_per_worker=1, dashboard=False, **certificates.options
+    )
+    with open_cluster(options) as client:
+        assert all(address.startswith("tls://") for address in client.nthreads())
+        compare(client, rows, tmp_path, "softmax", monkeypatch)
 
 
 def test_nothing_large_goes_by_way_of_the_scheduler(client, tmp_path, monkeypatch):
