@@ -11,6 +11,7 @@ they cannot be had, the drill says so and goes on without them.
 
 import argparse
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -33,10 +34,11 @@ from dtopk.testing import make_features
 from dtopk_storage import create_store, open_dual
 from tests.drill.hosts import Cluster, Host, can_separate_hosts, cut_link, cut_way, separate_hosts
 
-N_ROWS, N_FEATURES, N_CLASSES = 20_000, 48, 12
-MODEL, DUAL = "model.npz", "dual"
+N_ROWS, N_FEATURES, N_CLASSES = 6_000, 48, 12
+MODEL, DUAL, HISTORY, RESULT = "model.npz", "dual", "history.csv", "result.json"
 HANG_S = 180.0
 """Seconds beyond those of a run unharmed after which a run hangs."""
+_LOOK_S = 0.05
 _ATTEMPTS = 5
 """Times that a run is started, at most."""
 
@@ -86,6 +88,8 @@ class Drill:
     rng: random.Random
     reference: Path = Path()
     seconds: float = 0.0
+    """That a run unharmed takes, with the start of its process."""
+    epoch_seconds: float = 0.0
     outcomes: dict[str, list[Outcome]] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
     started: "list[subprocess.Popen[str]]" = field(default_factory=list)
@@ -125,6 +129,7 @@ class Drill:
             if process.wait(10 * HANG_S) != 0:
                 raise RuntimeError(f"a run without faults failed:\n{_tail(run)}")
             self.seconds = time.monotonic() - began
+            self.epoch_seconds = json.loads((run / RESULT).read_text())["seconds"] / self.epochs
             self.reference = run
         if not _is_same(self.folder / "warm", self.reference):
             raise RuntimeError("two runs without faults differ.")
@@ -137,18 +142,28 @@ class Drill:
         run = self.folder / f"{kind.replace(' ', '-')}-{len(self.outcomes.get(kind, []))}"
         began = time.monotonic()
         process = self.start(cluster, run, *settings)
-        # From amid the start of the process to the end of the run.
-        moment = self.seconds * self.rng.uniform(0.25, 0.95)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(moment)
+        epoch = self.rng.randrange(self.epochs)
+        self._wait_for(run, process, epoch)
         do(process)
         outcome = self._see_through(cluster, run, process, began, *settings)
         self.outcomes.setdefault(kind, []).append(outcome)
-        took = f"{outcome.seconds:.1f} s, harm at {moment:.1f} s"
+        took = f"{outcome.seconds:.1f} s, harm after epoch {epoch}"
         print(f"{run.name}: {outcome.verdict}, {took}. {outcome.detail}", flush=True)
         if outcome.verdict == "same":
             shutil.rmtree(run, ignore_errors=True)
         return outcome
+
+    def _wait_for(self, run: Path, process: "subprocess.Popen[str]", epoch: int) -> None:
+        """Wait for the end of an epoch, and then for a part of the next one."""
+        deadline = time.monotonic() + self.seconds + HANG_S
+        while _count_epochs(run) < epoch and process.poll() is None:
+            if time.monotonic() > deadline:
+                return  # it hangs, which will be seen
+            time.sleep(_LOOK_S)
+        # Before the first one comes the start of the process.
+        part = self.seconds if epoch == 0 else self.epoch_seconds
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(self.rng.uniform(0, part))
 
     def _see_through(
         self, cluster: Cluster, run: Path, process: "subprocess.Popen[str]", began: float,
@@ -271,6 +286,13 @@ def _small_disk(folder: Path) -> Iterator[Path | None]:
         yield folder
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def _count_epochs(run: Path) -> int:
+    try:
+        return len((run / HISTORY).read_text().splitlines()) - 1
+    except FileNotFoundError:
+        return 0
 
 
 def _is_same(run: Path, reference: Path) -> bool:
