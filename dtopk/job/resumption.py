@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from importlib.metadata import version
 from pathlib import Path
 
 from dtopk.job.config import TrainJob
@@ -103,6 +104,12 @@ def check_same_run(
     ValueError
         With the values that differ.
     """
+    if record.version != version("dtopk"):
+        raise ValueError(
+            f"dtopk must be {record.version} to go on with the run in {str(folder.path)!r}, which "
+            f"that version began, got {version('dtopk')}. Install it, or train in another folder "
+            "with --run-dir."
+        )
     advice = "Take the job as it was, or another folder with --run-dir."
     before, now = flatten_job(load_job(folder.job)), flatten_job(job)
     differing = [

@@ -304,6 +304,15 @@ def test_job_of_another_run_is_refused(store, make_long, sections, message):
     assert train(store, make_long()).resumed_at == (3,)
 
 
+def test_run_of_another_version_is_refused(store, make_long):
+    """Its state may have other numbers in it, and other bits would come of them."""
+    break_run(store, make_long())
+    folder = RunFolder(path=Path(make_long().output.run_dir))
+    folder.write_record(dataclasses.replace(folder.read_record(), version="0.0.7"))
+    with pytest.raises(ValueError, match=r"dtopk must be 0\.0\.7 to go on with the run in .* got"):
+        train(store, make_long())
+
+
 def test_what_may_differ_is_taken_from_the_new_job(store, make_long, tmp_path):
     break_run(store, make_long())
     moved = Path(shutil.move(store.path, tmp_path / "moved.zarr"))
