@@ -197,14 +197,21 @@ def _make_request(
             cluster.kind
         ]
     if memory is None:
-        memory = job.resources.memory_limit_bytes or None
-        if workers and cluster.memory_per_worker != "auto":
-            memory = parse_bytes("cluster.memory_per_worker", cluster.memory_per_worker)
+        memory = _memory_of_job(job, workers)
     if threads is None:
         threads = _threads_of_job(job, workers)
     return Request(
         job=job, workers=workers, memory=memory, n=n, d=d, m=m, dtype=dtype, threads=threads
     )
+
+
+def _memory_of_job(job: TrainJob, workers: int) -> int | None:
+    """Return what each process may take as the job has it, the least if that is said twice."""
+    cluster = job.cluster
+    limits = [job.resources.memory_limit_bytes] if job.resources.memory_limit_bytes else []
+    if workers and cluster.memory_per_worker != "auto":
+        limits.append(parse_bytes("cluster.memory_per_worker", cluster.memory_per_worker))
+    return min(limits, default=None)
 
 
 def _threads_of_job(job: TrainJob, workers: int) -> int:

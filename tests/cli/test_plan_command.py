@@ -81,6 +81,12 @@ def test_workers_come_from_the_job(call_json, job, measured):
     assert measured[0][3]["threads"] == 1
 
 
+def test_the_lower_limit_of_the_job_counts(call_json, job, measured):
+    for limit, expected in (("800MB", 8 * 10**8), ("1200MB", 10**9)):
+        path = job(f'{JOB}{LOCAL}[resources]\nmemory_limit = "{limit}"\n')
+        assert call_json("plan", path)["memory_bytes"] == expected
+
+
 def test_options_replace_what_the_job_has(call_json, job, measured):
     fields = call_json(
         "plan", job(JOB + LOCAL), "--workers", "2", "--memory", "2GB", "--m", "8", "--threads", "5",
