@@ -191,11 +191,12 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
     of type `dtype`.
 
     Dask arrays may be chunked in any way, X, y and `sample_weight` each in its own, but must know
-    the sizes of their chunks. They are computed once, and their rows written to `spool_dir` by
-    those who hold them: neither this process nor the scheduler has more than a chunk of 16 MB of
-    them at a time. Predictions of a Dask array are Dask arrays, computed when asked for. Weights
-    of more than 1 MB are then sent to the workers of the client ahead, and such predictions can
-    only be computed by that client.
+    the sizes of their chunks. They are computed once, and their rows, checked, written to
+    `spool_dir` by those who hold them: with a client the workers, past the scheduler and this
+    process. This one writes those of its own arrays, and the codes of the labels, a chunk at a
+    time. Predictions of a Dask array are Dask arrays, computed when asked for. Weights of more
+    than 1 MB are sent to the workers of the client ahead; such predictions can only be computed by
+    that client.
 
     An interrupt (Ctrl-C) ends training after the block in work. The weights reached are kept with
     their certificate before `KeyboardInterrupt` is raised.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dask.base import compute as compute_here
-from distributed import Client, Future, default_client, get_worker, worker_client
+from distributed import Client, Future, get_client, get_worker, worker_client
 
 MESSAGE_BYTES = 1_000_000
 """Bytes that may go by way of the scheduler at a time."""
@@ -69,11 +69,9 @@ def find_client(client: object) -> Client | None:
     given = check_client(client)
     if given is not None:
         return given
-    if _is_in_task():
-        own: Client = get_worker()._get_client()
-        return own
     try:
-        return check_client(default_client())
+        # In a task it is the worker's own.
+        return check_client(get_client())
     except ValueError:
         return None
 

@@ -290,7 +290,12 @@ class Spool:
         self._check_wanted()
 
     def _is_wanted(self) -> bool:
-        return (self.root / _MARKER).exists()
+        try:
+            # To open it asks the file server, where its name alone may be remembered for a while.
+            with (self.root / _MARKER).open("rb"):
+                return True
+        except OSError:
+            return False
 
     def _check_wanted(self) -> None:
         if not self._is_wanted():

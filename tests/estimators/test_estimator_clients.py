@@ -3,6 +3,7 @@
 import copy
 import os
 import pickle
+import signal
 from pathlib import Path
 
 import dask.array as da
@@ -16,9 +17,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from dtopk import TopKClassifier
-from dtopk.estimators import clients
+from dtopk.estimators import classifier, clients
 from dtopk.estimators import spool as spool_module
 from dtopk_storage import create_store, open_store
+from tests.cluster_runs import cluster, pids_of
 from tests.small_stores import make_rows
 
 N, D = 400, 6
@@ -111,6 +113,23 @@ def test_fit_in_a_task_makes_room_for_its_own_tasks(client, data, arrays):
 
     future = client.submit(train, *data, pure=False)
     assert_same(future.result(timeout=120), make(partitions=2).fit(*arrays))
+
+
+@pytest.mark.slow
+def test_fit_goes_on_when_a_worker_is_killed(arrays, folder, monkeypatch):
+    """What it goes on from lies in the spool."""
+    killed: list[int] = []
+
+    def kill(self, record, W):
+        if record.epoch == 2 and not killed:
+            killed.append(pids_of(client)[0])
+            os.kill(killed[0], signal.SIGKILL)
+
+    monkeypatch.setattr(classifier._EpochLines, "on_epoch", kill)
+    with cluster(1, 1) as client:
+        there = make(client=client, verbose=1, spool_dir=folder).fit(*arrays)
+    assert killed
+    assert_same(there, make(partitions=2).fit(*arrays))
 
 
 def test_features_that_are_not_finite_are_named_by_a_worker(client, data, folder):
