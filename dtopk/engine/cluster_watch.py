@@ -100,6 +100,11 @@ class ClusterWatch:
         """Whether this process has not just been stopped."""
         return time.monotonic() - self._ticked < _PAUSE_S
 
+    @property
+    def hears(self) -> bool:
+        """Whether silence is that of workers: this process is awake, and the scheduler answers."""
+        return self.is_awake and self.now() - self._answered < _PAUSE_S
+
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> "concurrent.futures.Future[Any]":
         """Run something in the client's event loop.
 

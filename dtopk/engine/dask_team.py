@@ -480,7 +480,7 @@ class DaskTeam:
 
     def _check_silence(self, method: str, pending: Sequence[_Seat]) -> None:
         """Raise if a member has not been heard of, or shows no progress, for too long."""
-        if not self._watch.is_awake:
+        if not self._watch.hears:
             return
         now = self._watch.now()
         deaf_s = self._round_timeout_s or _SILENT_S
