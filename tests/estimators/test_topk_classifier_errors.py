@@ -28,7 +28,7 @@ def data():
         ({"max_epochs": 0}, "max_epochs must be at least 1, got 0."),
         ({"time_limit_s": 0}, "time_limit_s must be above 0, got 0."),
         ({"solver": "adam"}, "solver must be one of 'auto', 'sdca', got 'adam'."),
-        ({"acceleration": True}, "acceleration must be one of 'auto', 'on', 'off', got True."),
+        ({"acceleration": True}, "acceleration must be one of 'auto', 'off', got True."),
         ({"dtype": "float16"}, "dtype must be one of 'float32', 'float64', got 'float16'."),
         ({"block_size": 0}, "block_size must be None or at least 1, got 0."),
         ({"n_jobs": 0}, "n_jobs must be None, -1 or at least 1, got 0."),
