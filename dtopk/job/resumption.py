@@ -11,7 +11,7 @@ from dtopk.job.run_folder import Checkpoint, RunFolder, RunRecord
 from dtopk.job.verification import read_result
 from dtopk_storage import FeatureStore
 
-FREE_KEYS = frozenset(
+_FREE_KEYS = frozenset(
     {
         "data.store",  # known again by its checksum
         "data.validation", "data.evaluate",
@@ -19,9 +19,7 @@ FREE_KEYS = frozenset(
         "output.run_dir", "output.save_dual",
     }
 )  # fmt: skip
-FREE_SECTIONS = frozenset({"resources", "cluster", "tracking"})
-_RESOLVED_KEYS = ("cluster.partitions", "cluster.threads_per_partition")
-"""Where 0 stands for what the run began with."""
+_FREE_SECTIONS = frozenset({"resources", "cluster", "tracking"})
 
 
 def store_checksum(store: FeatureStore) -> str:
@@ -93,7 +91,7 @@ def check_same_run(
     Parameters
     ----------
     job : TrainJob
-        As resolved, `keep_resolved` done.
+        As resolved, `keep_resolved` done, whatever the workers that are there now.
     store : FeatureStore
     folder : RunFolder
     record : RunRecord
@@ -117,6 +115,9 @@ def check_same_run(
         for key in now
         if now[key] != before[key] and _must_stay(key)
     ]
+    threads = job.cluster.threads_per_partition
+    if threads not in (0, record.threads):
+        differing.append(f"cluster.threads_per_partition = {threads} (was {record.threads})")
     if differing:
         raise ValueError(
             f"job must be that of the run in {str(folder.path)!r}, which is taken up again, but "
@@ -143,6 +144,6 @@ def _is_complete(folder: RunFolder) -> bool:
 
 
 def _must_stay(key: str) -> bool:
-    if key in _RESOLVED_KEYS:
+    if key == "cluster.partitions":
         return True
-    return key not in FREE_KEYS and key.partition(".")[0] not in FREE_SECTIONS
+    return key not in _FREE_KEYS and key.partition(".")[0] not in _FREE_SECTIONS

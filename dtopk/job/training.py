@@ -142,8 +142,8 @@ def _begin(problem: Problem, folder: RunFolder, workers: "Client | None") -> _Pa
         record = _make_record(problem, folder)
     else:
         before = folder.read_record()
-        problem = spread_problem(problem, workers, before.threads)
         check_same_run(problem.job, problem.store, folder, before, done)
+        problem = spread_problem(problem, workers, before.threads)
         record = dataclasses.replace(before, resumed_at=(*before.resumed_at, done.epochs))
         problem = dataclasses.replace(problem, start=None)
     state = open_run_state(record.state)

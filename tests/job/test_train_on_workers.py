@@ -112,6 +112,17 @@ def test_numbers_left_to_be_chosen_are_written_and_kept(store, make_spread, clie
     assert_same_run(train(store, make_spread("two", cluster=two)), resumed)
 
 
+def test_run_that_began_alone_has_its_threads_on_workers(store, make_spread, client):
+    alone = ClusterSection(checkpoint_s=0.0, partitions=2)
+    with pytest.raises(RuntimeError, match="the callback broke"):
+        train(store, make_spread("run", cluster=alone), callbacks=[FailAfter(3)])
+    folder = RunFolder(path=Path(make_spread("run").output.run_dir))
+    threads = folder.read_record().threads
+    resumed = train(store, make_spread("run", cluster=alone), client=client)
+    assert resumed.resumed_at == (2,)
+    assert load_job(folder.job).cluster.threads_per_partition == threads
+
+
 def test_weights_come_to_the_process_that_leads_where_they_are_read(store, make_spread, client):
     for data, expected in ((DataSection(), False), (DataSection(validation="test"), True)):
         watch = Watch()
