@@ -551,7 +551,8 @@ class Member:
         gemm(block, self.W, scores)
         a = visit.dual[rows].astype(np.float64)
         duals = self.loss.make_feasible(a, labels, costs)
-        losses = costs * self.loss.values(scores, labels)
+        # In float64 as the certificate's: one kernel less to compile.
+        losses = costs * self.loss.values(scores.astype(np.float64), labels)
         return float((losses - duals + np.einsum("ij,ij->i", a, scores)).sum())
 
     def sum_certificate(self) -> list[PartitionSums]:
