@@ -11,7 +11,7 @@ from dtopk_storage import DatasetError, create_store, open_dual, open_store
 D, M, CHUNK = 12, 6, 32
 LOSS = make_loss("topk_hinge_alpha", k=2, gamma=0.5)
 SOFTMAX = make_loss("softmax")
-WEIGHTS = D * M * (4 * 4 + 2 * 8)
+WEIGHTS = D * M * (3 * 4 + 2 * 8)
 PIECES = 3 * CHUNK * (D * 4 + M * 4)
 LIMITS = {
     "duals in memory": WEIGHTS + PIECES + 400 * M * 4,
@@ -88,7 +88,7 @@ def test_streamed_duals_without_a_path_leave_nothing_behind(tmp_path, monkeypatc
 def test_too_little_memory_is_refused_with_the_numbers(tmp_path):
     store = make_store(tmp_path / "s", CUT)
     needed = WEIGHTS + PIECES
-    with pytest.raises(ValueError, match=f"memory_limit must be at least {needed:,} bytes .* got"):
+    with pytest.raises(ValueError, match=f"memory_limit must be at least {needed:,} bytes, got"):
         train(store, memory_limit_bytes=needed - 1)
 
 
