@@ -528,7 +528,8 @@ class Member:
         sizes = [self.layout.blocks[block].n_rows for block in blocks]
         rng = np.random.default_rng([self.options.seed, epoch, partition, 2])
         chosen = range(len(blocks))
-        if self.layout.streamed:
+        # One partition of a store looks at the same rows whether they are streamed or in memory.
+        if self.layout.streamed or (self._alone and not self.rows.resident):
             # A row costs the reading of its block: few blocks, and more rows of each.
             some = max(PROBE_BLOCKS, round(PROBE_SHARE * len(blocks)))
             chosen = np.sort(rng.permutation(len(blocks))[:some]).tolist()

@@ -41,6 +41,8 @@ PROBED_ROWS = 1024
 """Rows on which the gap is estimated after an epoch of several partitions, or a share of them."""
 PROBED_SHARE = 1 / 64
 _TINY = 1e-300
+_ROUNDING = 1e-11
+"""A relative gap below which what an epoch leaves is rounding, and says nothing of the ratio."""
 
 
 @dataclass(kw_only=True)
@@ -539,7 +541,8 @@ class Run:
             self.team.call("take_off_drift")
             self._has_exact = False
         if self._steered:
-            self._move_centre(steer_ratio(self.progress.ratio, self.progress.left), advance=True)
+            left = self.progress.left if gap > _ROUNDING else 0.0
+            self._move_centre(steer_ratio(self.progress.ratio, left), advance=True)
         elif self.progress.ratio > 1:
             ratio = self.progress.ratio
             self._move_centre(weaker_ratio(ratio) if stagnates else ratio, advance=True)

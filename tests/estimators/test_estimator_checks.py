@@ -9,7 +9,7 @@ from dtopk import TopKClassifier
 # where the optimum is reached to the last digits. Some train on labels drawn at random, on rows
 # far from unit norm or with class weights of 1000, where that takes longer than a test may.
 pytestmark = pytest.mark.filterwarnings("ignore:The relative duality gap")
-_EXACT = {"dtype": "float64", "tol": 1e-14, "max_epochs": 1000, "random_state": 0}
+_EXACT = {"dtype": "float64", "tol": 1e-16, "max_epochs": 5000, "random_state": 0}
 
 _NEEDS_SEVEN_DIGITS = "check_sample_weight_equivalence_on_dense_data"
 """Compares two trainings to 1e-7, which the default tolerance of 1e-3 does not ask for."""
