@@ -111,7 +111,7 @@ def fit_on_cluster(
             fingerprint=source.fingerprint(rows),
             loss=loss,
             options=options,
-            streamed=layout.share == 1.0,
+            streamed=layout.streamed,
             plan=plan,
             state=state,
             mark="",

@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from dtopk.engine.blocks import Layout
 from dtopk.engine.cluster_watch import ClusterWatch
-from dtopk.engine.member import Places
 from dtopk.engine.memory import MemoryPlan
+from dtopk.engine.messages import Places
 from dtopk.engine.team import MembersLost
 from dtopk.engine.worker import (
     MESSAGE_BYTES,

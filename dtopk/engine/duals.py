@@ -4,6 +4,7 @@ A round changes candidates. What counts are the duals before it until the round 
 each block goes a share theta of the way to its candidate.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dtopk.engine.rows import PieceRange
-from dtopk_storage import PackedRows, RunState, pack_rows
+from dtopk_storage import RunState, pack_rows
 
 Array = NDArray[Any]
 
@@ -68,8 +69,8 @@ def _combine(old: Array, candidate: Array, theta: float) -> Array:
     return candidate
 
 
-class InPlaceDuals:
-    """Duals in memory, zero at the start, where a round is always gone to its end.
+class _HeldDuals(ABC):
+    """What duals in memory share; they are zero at the start.
 
     Parameters
     ----------
@@ -85,11 +86,59 @@ class InPlaceDuals:
         self._blocks = blocks
         self._n_classes = n_classes
         self._dtype = np.dtype(dtype)
-        self._values: dict[int, Array] = {}
+        self._values: dict[int, Any] = {}
+
+    @abstractmethod
+    def read(self, block: int) -> Array:
+        """See :meth:`Duals.read`."""
+
+    @abstractmethod
+    def put(self, block: int, dual: Array) -> None:
+        """See :meth:`Duals.put`."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the duals take between rounds."""
+        return sum(values.nbytes for values in self._values.values())
 
     def load(self, block: int) -> Array:
-        """See :meth:`Duals.load`; the candidate is what counts."""
+        """See :meth:`Duals.load`."""
         return self.read(block)
+
+    def drop(self, blocks: Iterable[int]) -> None:
+        """See :meth:`Duals.drop`."""
+        for block in blocks:
+            self._values.pop(block, None)
+
+    def begin(self, version: str) -> None:  # noqa: B027 (nothing is right for both)
+        """Do nothing: nothing is written before it is asked for."""
+
+    def save(self, state: RunState, version: str) -> int:
+        """See :meth:`Duals.save`."""
+        return sum(
+            state.write_array(version, dual_name(block), self.read(block)) for block in self._values
+        )
+
+    def restore(self, state: RunState, version: str, blocks: Iterable[int]) -> None:
+        """See :meth:`Duals.restore`."""
+        self._values = {}
+        for block in sorted(blocks):
+            self.put(block, state.read_array(version, dual_name(block)))
+
+    def _zeros(self, block: int) -> Array:
+        return np.zeros((self._blocks[block].n_rows, self._n_classes), self._dtype)
+
+
+class InPlaceDuals(_HeldDuals):
+    """Duals in memory where a round is always gone to its end: the candidate is what counts.
+
+    Parameters
+    ----------
+    blocks : sequence of PieceRange
+        All blocks of the run.
+    n_classes : int
+    dtype : dtype
+    """
 
     def keep(self, block: int, dual: Array) -> None:
         """Do nothing: it has been changed where it is."""
@@ -100,40 +149,18 @@ class InPlaceDuals:
 
     def read(self, block: int) -> Array:
         """See :meth:`Duals.read`."""
-        values = self._values.get(block)
-        if values is None:
-            values = np.zeros((self._blocks[block].n_rows, self._n_classes), self._dtype)
-            self._values[block] = values
+        if block not in self._values:
+            self._values[block] = self._zeros(block)
+        values: Array = self._values[block]
         return values
 
     def put(self, block: int, dual: Array) -> None:
         """See :meth:`Duals.put`."""
         self._values[block] = dual
 
-    def drop(self, blocks: Iterable[int]) -> None:
-        """See :meth:`Duals.drop`."""
-        for block in blocks:
-            self._values.pop(block, None)
 
-    def begin(self, version: str) -> None:
-        """Do nothing: nothing is written before it is asked for."""
-
-    def save(self, state: RunState, version: str) -> int:
-        """See :meth:`Duals.save`."""
-        return sum(
-            state.write_array(version, dual_name(block), values)
-            for block, values in self._values.items()
-        )
-
-    def restore(self, state: RunState, version: str, blocks: Iterable[int]) -> None:
-        """See :meth:`Duals.restore`."""
-        self._values = {
-            block: state.read_array(version, dual_name(block)) for block in sorted(blocks)
-        }
-
-
-class MemoryDuals:
-    """Duals in memory, zero at the start; each block is packed where its zeros make that smaller.
+class MemoryDuals(_HeldDuals):
+    """Duals in memory, each block packed where its zeros make that smaller.
 
     Parameters
     ----------
@@ -143,23 +170,9 @@ class MemoryDuals:
     dtype : dtype
     """
 
-    shared = False
-
     def __init__(self, blocks: tuple[PieceRange, ...], n_classes: int, dtype: DTypeLike) -> None:
-        self._blocks = blocks
-        self._n_classes = n_classes
-        self._dtype = np.dtype(dtype)
-        self._values: dict[int, PackedRows] = {}
+        super().__init__(blocks, n_classes, dtype)
         self._candidates: dict[int, Array] = {}
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the duals take between rounds."""
-        return sum(values.nbytes for values in self._values.values())
-
-    def load(self, block: int) -> Array:
-        """See :meth:`Duals.load`."""
-        return self.read(block)
 
     def keep(self, block: int, dual: Array) -> None:
         """See :meth:`Duals.keep`."""
@@ -176,12 +189,9 @@ class MemoryDuals:
 
     def read(self, block: int) -> Array:
         """See :meth:`Duals.read`; a copy."""
-        values = self._values.get(block)
-        shape = self._blocks[block].n_rows, self._n_classes
-        if values is None:
-            return np.zeros(shape, self._dtype)
-        dual = np.empty(shape, self._dtype)
-        values.unpack(dual)
+        dual = self._zeros(block)
+        if block in self._values:
+            self._values[block].unpack(dual)
         return dual
 
     def put(self, block: int, dual: Array) -> None:
@@ -189,26 +199,6 @@ class MemoryDuals:
         # An update leaves the minus of a zero where a class has no part in the loss.
         dual += dual.dtype.type(0)
         self._values[block] = pack_rows(dual, self._dtype)
-
-    def drop(self, blocks: Iterable[int]) -> None:
-        """See :meth:`Duals.drop`."""
-        for block in blocks:
-            self._values.pop(block, None)
-
-    def begin(self, version: str) -> None:
-        """Do nothing: nothing is written before it is asked for."""
-
-    def save(self, state: RunState, version: str) -> int:
-        """See :meth:`Duals.save`."""
-        return sum(
-            state.write_array(version, dual_name(block), self.read(block)) for block in self._values
-        )
-
-    def restore(self, state: RunState, version: str, blocks: Iterable[int]) -> None:
-        """See :meth:`Duals.restore`."""
-        self._candidates, self._values = {}, {}
-        for block in sorted(blocks):
-            self.put(block, state.read_array(version, dual_name(block)))
 
 
 class StreamedDuals:

@@ -9,7 +9,6 @@ the work is cut, and not on how many members share it.
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +17,16 @@ from numpy.typing import NDArray
 from dtopk.engine.blocks import Layout
 from dtopk.engine.duals import Duals
 from dtopk.engine.feed import Feed, Visit
+from dtopk.engine.messages import (
+    PartitionSums,
+    Places,
+    Probe,
+    SliceNorms,
+    SliceProducts,
+    Step,
+    Sweep,
+    Wish,
+)
 from dtopk.engine.options import FitOptions, StartPoint
 from dtopk.engine.rows import Rows
 from dtopk.kernels.blas import gemm
@@ -36,18 +45,6 @@ PROBE_SHARE = 1 / 32
 """Share of a partition's blocks whose rows are looked at for the gap, where all are streamed."""
 PROBE_BLOCKS = 3
 """The same, at least."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wish:
-    """What a member asks another for."""
-
-    member: int
-    """The other one."""
-    kind: str
-    """As of :meth:`Member.give`."""
-    key: tuple[int, ...]
-    """The same."""
 
 
 class Peers(Protocol):
@@ -71,104 +68,6 @@ class NoPeers:
     def fetch(self, wishes: Sequence[Wish], take: Callable[[int, Array], None]) -> None:
         """Fail if there is anything to ask for: there is nobody to ask."""
         assert not wishes, f"a member alone asked for {wishes[0]}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Places:
-    """Who does what."""
-
-    index: int
-    """The number of this member."""
-    hosts: tuple[int, ...]
-    """The member that each partition is at."""
-    keepers: tuple[int, ...]
-    """The member that sums each slice of W."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """What a sweep is told."""
-
-    epoch: int
-    """Counted from 1."""
-    version: str
-    """What the epoch writes is written under it."""
-    sigma: float
-    """sigma': by how much a partition overstates its own changes of W."""
-    ratio: float
-    """r of the accelerated outer loop; 1: plain."""
-    seconds_left: float
-    """Time after which the sweep ends, wherever it is."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sweep:
-    """What one partition's sweep came to."""
-
-    partition: int
-    """Its number."""
-    member: int
-    """The member that it is at."""
-    blocks: tuple[int, ...]
-    """The blocks visited."""
-    duals: tuple[float, ...]
-    """sum_i D_i of each block, at the candidate duals."""
-    n_rows: int
-    """Rows visited; fewer than the blocks have where the sweep was cut short."""
-    seconds: float
-    """Time it took."""
-    read_seconds: float
-    """Seconds of it spent waiting for rows and duals."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SliceProducts:
-    """Products of the changes of one slice of W."""
-
-    slice: int
-    """Its number."""
-    gram: Float64
-    """<dW_k, dW_l>, of shape (K, K)."""
-    slopes: Float64
-    """<W, dW_k>, of shape (K,)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SliceNorms:
-    """Squared norms of one slice."""
-
-    slice: int
-    """Its number."""
-    weights: float
-    """|W|^2."""
-    dual_weights: float
-    """|X'A|^2."""
-    distance: float
-    """|W - X'A|^2."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartitionSums:
-    """Sums over the rows of one partition."""
-
-    partition: int
-    """Its number."""
-    blocks: tuple[int, ...]
-    """Its blocks."""
-    losses: tuple[float, ...]
-    """sum_i C_i L_i at W, of each of them."""
-    duals: tuple[float, ...]
-    """sum_i D_i of each of them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Probe:
-    """The duality gap of some rows of one partition."""
-
-    partition: int
-    """Its number."""
-    gap: float
-    """sum_i C_i L_i - D_i + <a_i, W'x_i>, which are none below 0, scaled up to all its rows."""
 
 
 class Member:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dtopk.engine.blocks import Dealer, Layout
 from dtopk.engine.interruption import Interruption
-from dtopk.engine.member import PartitionSums, SliceNorms, SliceProducts, Step, Sweep
+from dtopk.engine.messages import PartitionSums, SliceNorms, SliceProducts, Step, Sweep
 from dtopk.engine.options import FitOptions, StartPoint
 from dtopk.engine.records import Callback, EpochRecord, FitInfo, FitResult, StopReason
 from dtopk.engine.rows import Rows
@@ -38,9 +38,11 @@ Array = NDArray[Any]
 _PROGRESS_ROWS = 4096
 """Callbacks hear of every so many rows."""
 PROBED_ROWS = 1024
-"""Rows on which the gap is estimated after an epoch of several partitions, or a share of them."""
+"""Rows on which the gap is estimated after an epoch, at least."""
 PROBED_SHARE = 1 / 64
+"""That share of all rows."""
 _TINY = 1e-300
+"""Least number that is divided by."""
 _ROUNDING = 1e-11
 """A relative gap below which what an epoch leaves is rounding, and says nothing of the ratio."""
 
@@ -279,7 +281,7 @@ class Run:
             "n_blocks": len(self.layout.blocks),
             "n_partitions": self.layout.n_partitions,
             "n_rounds": self.layout.n_rounds,
-            "streamed": self.layout.share == 1.0,
+            "streamed": self.layout.streamed,
         }
 
     def _check_layout(self, committed: Mapping[str, Any]) -> None:

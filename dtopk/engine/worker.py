@@ -31,8 +31,9 @@ from threadpoolctl import ThreadpoolController
 from tornado.ioloop import PeriodicCallback
 
 from dtopk.engine.fit import make_member
-from dtopk.engine.member import Member, Places, Wish
+from dtopk.engine.member import Member
 from dtopk.engine.memory import MemoryPlan
+from dtopk.engine.messages import Places, Wish
 from dtopk.engine.options import FitOptions, StartPoint
 from dtopk.engine.plan import Sizes
 from dtopk.engine.rows import Rows, StoreRows
@@ -197,6 +198,7 @@ def pack_error(error: BaseException) -> bytes:
             pickled = pickle.dumps((packed, packed.__cause__))
             pickle.loads(pickled)
         except Exception:
+            # An error of any library may fail in any way at this; its text does not.
             continue
         return pickled
     raise AssertionError(error)

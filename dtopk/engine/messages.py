@@ -1,0 +1,118 @@
+"""What the members of a run, and who leads it, tell each other: small, and sent whole."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What a member asks another for."""
+
+    member: int
+    """The other one."""
+    kind: str
+    """As of :meth:`Member.give`."""
+    key: tuple[int, ...]
+    """The same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Who does what."""
+
+    index: int
+    """The number of this member."""
+    hosts: tuple[int, ...]
+    """The member that each partition is at."""
+    keepers: tuple[int, ...]
+    """The member that sums each slice of W."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What a sweep is told."""
+
+    epoch: int
+    """Counted from 1."""
+    version: str
+    """What the epoch writes is written under it."""
+    sigma: float
+    """sigma': by how much a partition overstates its own changes of W."""
+    ratio: float
+    """r of the accelerated outer loop; 1: plain."""
+    seconds_left: float
+    """Time after which the sweep ends, wherever it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """What one partition's sweep came to."""
+
+    partition: int
+    """Its number."""
+    member: int
+    """The member that it is at."""
+    blocks: tuple[int, ...]
+    """The blocks visited."""
+    duals: tuple[float, ...]
+    """sum_i D_i of each block, at the candidate duals."""
+    n_rows: int
+    """Rows visited; fewer than the blocks have where the sweep was cut short."""
+    seconds: float
+    """Time it took."""
+    read_seconds: float
+    """Seconds of it spent waiting for rows and duals."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceProducts:
+    """Products of the changes of one slice of W."""
+
+    slice: int
+    """Its number."""
+    gram: Float64
+    """<dW_k, dW_l>, of shape (K, K)."""
+    slopes: Float64
+    """<W, dW_k>, of shape (K,)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceNorms:
+    """Squared norms of one slice."""
+
+    slice: int
+    """Its number."""
+    weights: float
+    """|W|^2."""
+    dual_weights: float
+    """|X'A|^2."""
+    distance: float
+    """|W - X'A|^2."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionSums:
+    """Sums over the rows of one partition."""
+
+    partition: int
+    """Its number."""
+    blocks: tuple[int, ...]
+    """Its blocks."""
+    losses: tuple[float, ...]
+    """sum_i C_i L_i at W, of each of them."""
+    duals: tuple[float, ...]
+    """sum_i D_i of each of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """The duality gap of some rows of one partition."""
+
+    partition: int
+    """Its number."""
+    gap: float
+    """sum_i C_i L_i - D_i + <a_i, W'x_i>, which are none below 0, scaled up to all its rows."""
