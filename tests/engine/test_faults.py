@@ -190,7 +190,7 @@ def test_losses_without_end_end_the_run(client, rows, resumed, monkeypatch):
             seat.end()
 
     class Losses(Callback):
-        def on_compile(self):
+        def on_rows(self, rows):
             client.run(fall)
 
     with pytest.raises(ClusterError, match=r"lost workers 5 times in a row and got no further"):

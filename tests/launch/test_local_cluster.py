@@ -43,12 +43,14 @@ def test_local_workers_run_one_task_at_a_time(client):
     assert client.nthreads() == dict.fromkeys(client.nthreads(), 1)
 
 
-def test_local_workers_import_no_tracking_and_no_figures(client):
+def test_local_workers_import_no_tracking_and_no_figures():
     def loaded():
         return {name.partition(".")[0] for name in sys.modules}
 
-    for modules in client.run(loaded).values():
-        assert not modules & {"mlflow", "matplotlib", "pandas", "sklearn", "scipy", "numba"}
+    # Workers that have done nothing yet.
+    with open_cluster(local()) as client:
+        [modules] = client.run(loaded).values()
+    assert not modules & {"mlflow", "matplotlib", "pandas", "sklearn", "scipy", "numba"}
 
 
 def test_local_workers_are_described_as_they_are(client):

@@ -96,15 +96,14 @@ def test_certified_value_equals_that_of_a_convex_solver_for_any_weights(name, C,
     assert result.certificate.primal == pytest.approx(expected, rel=AGREEMENT)
 
 
-@pytest.mark.parametrize("acceleration", ["auto", "off"])
 @pytest.mark.parametrize("name", ["topk_hinge_alpha", "topk_hinge_alpha_incl", "topk_hinge_beta"])
 @pytest.mark.parametrize("C", [1.0, 10.0])
-def test_accelerated_training_of_a_nonsmooth_loss_does_not_swing_for_ever(name, acceleration, C):
+def test_accelerated_training_of_a_nonsmooth_loss_does_not_swing_for_ever(name, C):
     """With few rows one pass is too coarse for a large ratio, which must then be lowered."""
     X, y = small_problem()
     for k in (1, 2):
         loss = make_loss(name, k=k)
-        result = train(loss, X, y, C=C, tol=1e-5, max_epochs=1500, acceleration=acceleration)
+        result = train(loss, X, y, C=C, tol=1e-5, max_epochs=1500, acceleration="auto")
         assert result.stop_reason == "tolerance"
 
 
@@ -130,11 +129,11 @@ def test_softmax_coefficients_equal_those_of_logistic_regression(C):
 def test_softmax_of_two_classes_equals_logistic_regression_at_twice_the_C():
     """|W|^2 = |w|^2 / 2 for the difference w of the two columns."""
     X, y = testing.make_features(120, 6, 2, seed=3)
-    result = train(make_loss("softmax"), X, y, n_classes=2, C=0.7, tol=1e-11)
+    result = train(make_loss("softmax"), X, y, n_classes=2, C=0.7, tol=1e-12)
     model = LogisticRegression(C=1.4, fit_intercept=False, tol=1e-10, max_iter=10_000)
     model.fit(X.astype(float), y)
     difference = result.W[:, 1] - result.W[:, 0]
-    np.testing.assert_allclose(difference, model.coef_[0], rtol=1e-4)
+    np.testing.assert_allclose(difference, model.coef_[0], atol=1e-5 * np.abs(difference).max())
 
 
 @pytest.mark.parametrize("C", [0.01, 0.3])
