@@ -4,6 +4,7 @@ A partition is a piece of work and no machine: which rows it has and in what ord
 depends on the seed, the epoch and the number of partitions, and on nothing else.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -13,13 +14,17 @@ from numpy.typing import NDArray
 
 from dtopk.engine.rows import PieceRange
 
-_BLOCKS_PER_PARTITION = 64
+_BLOCKS_PER_PARTITION = 32
 """Blocks that a partition has at least, where they need not be smaller than `_FEWEST_ROWS`."""
 _FEWEST_ROWS = 16
 _ROUND_ROWS = 4096
-"""Rows that a partition visits between two synchronisations, at least: bringing the changes of W
-together costs as much as about a thousand of them."""
+"""Rows that a partition visits between two synchronisations, where it has many: bringing the
+changes of W together costs as much as about a thousand of them."""
 _MOST_ROUNDS = 8
+"""Synchronisations in an epoch of many rows."""
+_LEAST_ROUNDS = 2.0
+"""Synchronisations in any epoch, by the root of the number of partitions: the more there are, the
+more of what each finds on its own is lost."""
 _N_SLICES = 64
 """W is cut into so many slices of rows, each of which is summed in one place. They do not depend
 on how many processes there are, and so neither do the sums."""
@@ -64,6 +69,7 @@ def make_layout(
     *,
     n_partitions: int,
     streamed: bool,
+    batch_rows: int = 1,
     block_rows: int = 0,
     n_rounds: int = 0,
     fixed: bool = False,
@@ -80,6 +86,8 @@ def make_layout(
     streamed : bool
         Whether rows are read again in every epoch. Then blocks are whole pieces, and all of them
         are dealt anew; rows in memory stay where they are but for a quarter of the blocks.
+    batch_rows : int
+        Rows that the solver takes at a time: a larger block is a multiple of them.
     block_rows : int
         Most rows in a block; 0: from the number of rows and partitions.
     n_rounds : int
@@ -99,14 +107,14 @@ def make_layout(
     n_samples = sum(piece.n_rows for piece in pieces)
     blocks = tuple(pieces)
     if n_partitions > 1 and (block_rows or not streamed):
-        most = block_rows or max(_FEWEST_ROWS, n_samples // (_BLOCKS_PER_PARTITION * n_partitions))
+        most = block_rows or _choose_block_rows(n_samples // n_partitions, batch_rows)
         blocks = tuple(block for piece in pieces for block in _cut(piece, most))
     if len(blocks) < n_partitions:
         raise ValueError(
             f"partitions must be at most the {len(blocks)} blocks that the {n_samples:,} training "
             f"rows are cut into, got {n_partitions}. Take fewer partitions, or smaller blocks."
         )
-    rounds = n_rounds or min(max(n_samples // (n_partitions * _ROUND_ROWS), 1), _MOST_ROUNDS)
+    rounds = n_rounds or _choose_rounds(n_samples // n_partitions, n_partitions)
     return Layout(
         blocks=blocks,
         n_partitions=n_partitions,
@@ -115,6 +123,18 @@ def make_layout(
         fixed=fixed,
         slices=_cut_evenly(width, min(width, _N_SLICES)),
     )
+
+
+def _choose_block_rows(n_rows: int, batch_rows: int) -> int:
+    """Choose the most rows in a block, from those of a partition."""
+    most = max(_FEWEST_ROWS, n_rows // _BLOCKS_PER_PARTITION)
+    return most if most < batch_rows else most - most % batch_rows
+
+
+def _choose_rounds(n_rows: int, n_partitions: int) -> int:
+    """Choose the synchronisations in an epoch, from the rows of a partition."""
+    least = round(_LEAST_ROUNDS * math.sqrt(n_partitions))
+    return max(min(n_rows // _ROUND_ROWS, _MOST_ROUNDS), least)
 
 
 def _cut_evenly(n: int, n_parts: int) -> tuple[tuple[int, int], ...]:

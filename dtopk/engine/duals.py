@@ -32,8 +32,8 @@ class Duals(Protocol):
     def settle(self, theta: Mapping[int, float]) -> None:
         """Go a share of the way to the candidate of each block."""
 
-    def read(self, block: int) -> Array:
-        """Return the duals that count, not to be changed."""
+    def read(self, block: int, rows: NDArray[np.int64] | None = None) -> Array:
+        """Return the duals that count, not to be changed; of some rows, or of all."""
 
     def put(self, block: int, dual: Array) -> None:
         """Take duals that count from now on."""
@@ -89,7 +89,7 @@ class _HeldDuals(ABC):
         self._values: dict[int, Any] = {}
 
     @abstractmethod
-    def read(self, block: int) -> Array:
+    def read(self, block: int, rows: NDArray[np.int64] | None = None) -> Array:
         """See :meth:`Duals.read`."""
 
     @abstractmethod
@@ -147,12 +147,12 @@ class InPlaceDuals(_HeldDuals):
         """Do nothing: there is no other share than all."""
         assert all(share == 1.0 for share in theta.values())
 
-    def read(self, block: int) -> Array:
+    def read(self, block: int, rows: NDArray[np.int64] | None = None) -> Array:
         """See :meth:`Duals.read`."""
         if block not in self._values:
             self._values[block] = self._zeros(block)
         values: Array = self._values[block]
-        return values
+        return values if rows is None else values[rows]
 
     def put(self, block: int, dual: Array) -> None:
         """See :meth:`Duals.put`."""
@@ -187,11 +187,16 @@ class MemoryDuals(_HeldDuals):
                 self.put(block, _combine(self.read(block), candidate, theta[block]))
         self._candidates = {}
 
-    def read(self, block: int) -> Array:
+    def read(self, block: int, rows: NDArray[np.int64] | None = None) -> Array:
         """See :meth:`Duals.read`; a copy."""
-        dual = self._zeros(block)
-        if block in self._values:
-            self._values[block].unpack(dual)
+        packed = self._values.get(block)
+        if packed is None:
+            zeros = self._zeros(block)
+            return zeros if rows is None else zeros[rows]
+        if rows is not None:
+            packed = packed.take(rows)
+        dual = np.empty(packed.shape, self._dtype)
+        packed.unpack(dual)
         return dual
 
     def put(self, block: int, dual: Array) -> None:
@@ -234,12 +239,14 @@ class StreamedDuals:
         """See :meth:`Duals.load`."""
         return self.read(block)
 
-    def read(self, block: int) -> Array:
+    def read(self, block: int, rows: NDArray[np.int64] | None = None) -> Array:
         """See :meth:`Duals.read`."""
         version = self._version if block in self._moved else self._base
         if version is None:
-            return np.zeros((self._blocks[block].n_rows, self._n_classes), self._dtype)
-        return self._state.read_array(version, dual_name(block))
+            dual = np.zeros((self._blocks[block].n_rows, self._n_classes), self._dtype)
+        else:
+            dual = self._state.read_array(version, dual_name(block))
+        return dual if rows is None else dual[rows]
 
     def keep(self, block: int, dual: Array) -> None:
         """See :meth:`Duals.keep`."""

@@ -14,6 +14,7 @@ from itertools import pairwise
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 from numpy.typing import NDArray
 
 from dtopk.engine.duals import Duals
@@ -86,6 +87,30 @@ class Feed:
         for block in self._elsewhere:
             self._kept.pop(block, None)
 
+    def look(
+        self, order: Sequence[int], rows: Sequence[NDArray[np.int64]]
+    ) -> Generator[Visit, None, None]:
+        """Yield some rows of each block, not to be updated.
+
+        Parameters
+        ----------
+        order : sequence of int
+            Numbers of blocks.
+        rows : sequence of ndarray of int64
+            The rows of each, counted in the block.
+
+        Yields
+        ------
+        Visit
+        """
+        upcoming = self._thread.submit(self._load_rows, order[0], rows[0]) if order else None
+        for place in range(len(order)):
+            assert upcoming is not None
+            visit = upcoming.result()
+            if place + 1 < len(order):
+                upcoming = self._thread.submit(self._load_rows, order[place + 1], rows[place + 1])
+            yield visit
+
     def visit(self, order: Sequence[int], *, update: bool) -> Generator[Visit, None, None]:
         """Yield blocks in an order, their duals to be kept if they are updated.
 
@@ -146,6 +171,11 @@ class Feed:
     def _load(self, block: int, update: bool) -> Visit:
         dual = self.duals.load(block) if update else self.duals.read(block)
         return Visit(block=block, piece=self.read(block), dual=dual)
+
+    def _load_rows(self, block: int, rows: NDArray[np.int64]) -> Visit:
+        whole = self.read(block)
+        piece = Piece(X=whole.X[rows], labels=whole.labels[rows], weight=whole.weight[rows])
+        return Visit(block=block, piece=piece, dual=self.duals.read(block, rows))
 
 
 def _find_stretches(blocks: Sequence[PieceRange]) -> list[range]:

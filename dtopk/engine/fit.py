@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from dtopk.engine.blocks import Layout, make_layout
+from dtopk.engine.blocks import Layout
 from dtopk.engine.duals import Duals, InPlaceDuals, MemoryDuals, StreamedDuals
 from dtopk.engine.interruption import Interruption
 from dtopk.engine.member import Member
@@ -206,15 +206,9 @@ def plan_layout(
     """
     manifest = None if state is None else state.load()
     streamed = not (plan.features_in_memory and plan.duals_in_memory)
-    return make_layout(
-        rows.pieces,
-        rows.n_features + (options.constant != 0),
-        n_partitions=options.partitions,
-        streamed=streamed if manifest is None else manifest["layout"]["streamed"],
-        block_rows=options.block_rows,
-        n_rounds=options.rounds_per_epoch,
-        fixed=options.aggregation != "exact",
-    )
+    if manifest is not None:
+        streamed = manifest["layout"]["streamed"]
+    return Sizes.of_rows(rows, options).make_layout(streamed=streamed)
 
 
 def keep_duals(team: Team, rows: Rows, options: FitOptions, path: str | os.PathLike[str]) -> bool:

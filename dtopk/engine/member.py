@@ -387,10 +387,6 @@ class Member:
             self.W[first:last] += total.astype(self.W.dtype)
         self._pieces, self._moves = {}, {}
         self._stale = True
-        return self.norms()
-
-    def norms(self) -> list[SliceNorms]:
-        """Take the norms of the slices kept here."""
         return [self._norms(number) for number in self._kept]
 
     def _norms(self, number: int) -> SliceNorms:
@@ -435,21 +431,24 @@ class Member:
         share = n_rows / self.layout.n_samples * sum(sizes) / sum(sizes[i] for i in chosen)
         counts = {i: min(int(share * sizes[i] + rng.random()), sizes[i]) for i in chosen}
         taken = [i for i in chosen if counts[i]]
-        gap = 0.0
-        visits = self.feed.visit([blocks[i] for i in taken], update=False)
-        for i, visit in zip(taken, visits, strict=True):
-            rows = np.sort(rng.choice(sizes[i], counts[i], replace=False))
-            gap += self._row_gaps(visit, rows)
+        rows = [np.sort(rng.choice(sizes[i], counts[i], replace=False)) for i in taken]
+        gap, waiting = 0.0, []
+        for visit in self.feed.look([blocks[i] for i in taken], rows):
+            # A product with W costs a reading of W, however few the rows.
+            waiting.append(visit)
+            if sum(len(each.dual) for each in waiting) >= self.updater.block_size:
+                gap += self._row_gaps(waiting)
+                waiting = []
             self.pulse()
+        if waiting:
+            gap += self._row_gaps(waiting)
         return Probe(partition=partition, gap=gap * sum(sizes) / max(sum(counts.values()), 1))
 
-    def _row_gaps(self, visit: Visit, rows: NDArray[np.int64]) -> float:
-        labels, costs = visit.piece.labels[rows], self._costs(visit)[rows]
-        block = np.empty((len(rows), self.conversion.width), self.W.dtype)
-        self.conversion.gather(visit.piece.X, rows, block)
-        scores = np.empty((len(rows), self.W.shape[1]), self.W.dtype)
-        gemm(block, self.W, scores)
-        a = visit.dual[rows].astype(np.float64)
+    def _row_gaps(self, visits: Sequence[Visit]) -> float:
+        labels = np.concatenate([visit.piece.labels for visit in visits])
+        costs = np.concatenate([self._costs(visit) for visit in visits])
+        scores = self._scores(np.concatenate([visit.piece.X for visit in visits]), self.W)
+        a = np.concatenate([visit.dual for visit in visits]).astype(np.float64)
         duals = self.loss.make_feasible(a, labels, costs)
         # In float64 as the certificate's: one kernel less to compile.
         losses = costs * self.loss.values(scores.astype(np.float64), labels)
@@ -576,18 +575,14 @@ class Member:
         self._exact, self._moves = {}, {}
         self._stale = True
 
-    def move_centre(self, ratio: float, advance: bool) -> list[SliceNorms]:
-        """Start the accelerated outer loop, give it another ratio, or let its centre move ahead.
+    def move_centre(self, ratio: float, advance: bool) -> None:
+        """Start the accelerated outer loop, give it another ratio, or let its centre move.
 
         Parameters
         ----------
         ratio : float
         advance : bool
-
-        Returns
-        -------
-        list of SliceNorms
-            As they are after it.
+            Whether the centre moves to the weights.
         """
         for number in self._kept:
             first, last = self.layout.slices[number]
@@ -601,7 +596,6 @@ class Member:
                 if advance:
                     centre.advance(W)
         self._stale = True
-        return self.norms()
 
     # On disk.
 
@@ -655,7 +649,7 @@ class Member:
             arrays = {"W": self.W[first:last]}
             centre = self._centres.get(number)
             if centre is not None:
-                arrays |= {"centre": centre.centre, "previous": centre.previous}
+                arrays["centre"] = centre.centre
             for name, values in arrays.items():
                 written.append(self.state.write_array(version, f"{name}/{number}", values))
         return written
@@ -678,7 +672,6 @@ class Member:
             first, last = self.layout.slices[number]
             centre = MovingCentre(self.W[first:last], ratio)
             centre.centre = self.state.read_array(version, f"centre/{number}")
-            centre.previous = self.state.read_array(version, f"previous/{number}")
             self._centres[number] = centre
         self._stale = False
 

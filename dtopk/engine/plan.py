@@ -216,6 +216,7 @@ class Sizes:
             self.width,
             n_partitions=self.n_partitions,
             streamed=streamed,
+            batch_rows=self.block_size,
             block_rows=self.block_rows,
             n_rounds=self.n_rounds,
             fixed=self.fixed,
@@ -560,7 +561,7 @@ def _list_weights(sizes: Sizes, layout: Layout, n_members: int) -> list[Holding]
             at_certificate=0,
         ),
         _steady(
-            "centre of the accelerated loop", 2 * kept * sizes.itemsize if sizes.accelerated else 0
+            "centre of the accelerated loop", kept * sizes.itemsize if sizes.accelerated else 0
         ),
     ]
 

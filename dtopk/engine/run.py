@@ -22,12 +22,12 @@ from dtopk.losses import Loss
 from dtopk.solvers.certificate import Certificate, relative_gap
 from dtopk.solvers.dual_step import RoundProducts, adapt_sigma, choose_theta
 from dtopk.solvers.policy import (
+    MOST_RATIO,
     CheckSchedule,
     StagnationWatch,
-    choose_ratio,
     first_ratio,
+    lower_ceiling,
     steer_ratio,
-    weaker_ratio,
 )
 from dtopk_storage import CheckpointError, RunState
 
@@ -41,10 +41,8 @@ PROBED_ROWS = 1024
 """Rows on which the gap is estimated after an epoch, at least."""
 PROBED_SHARE = 1 / 64
 """That share of all rows."""
-_TINY = 1e-300
-"""Least number that is divided by."""
 _ROUNDING = 1e-11
-"""A relative gap below which what an epoch leaves is rounding, and says nothing of the ratio."""
+"""A relative gap below which its parts are rounding, and say nothing of the ratio."""
 
 
 @dataclass(kw_only=True)
@@ -59,18 +57,19 @@ class Progress:
     """Time of it that certificates took."""
     ratio: float = 1.0
     """r of the accelerated outer loop; 1: plain."""
+    ceiling: float = MOST_RATIO
+    """Greatest r from now on."""
     sigma: float = 1.0
     """sigma' of the next round."""
     duals: list[float] = field(default_factory=list)
     """sum_i D_i of each block, or less."""
-    subproblem: float = 0.0
-    """Dual value of the accelerated loop's subproblem before the epoch, but for a constant."""
-    left: float = 1.0
-    """Share of that subproblem's gap that the epoch has left."""
+    inner: float = 0.0
+    """What the rows' duals lacked at W after the epoch."""
+    outer: float = 0.0
+    """Half the squared distance between W and the weights of the duals, which is the rest of the
+    gap."""
     owners: list[int] = field(default_factory=list)
     """The partition that each block is in."""
-    dual_values: list[float] = field(default_factory=lambda: [0.0])
-    """D at the start and after each epoch."""
     history: list[EpochRecord] = field(default_factory=list)
     """One record for every epoch."""
     schedule: dict[str, Any] = field(default_factory=dict)
@@ -233,19 +232,17 @@ class Run:
         self._own(self._dealer.owners.tolist(), None)
         if self._start is not None:
             self._begin_at(self._start)
-        if self._steered:
+        if self._accelerated:
             # Near the optimum, where a start from elsewhere is, hardly any acceleration is wanted.
             n_partitions = 1 if self._start is not None else self.layout.n_partitions
-            self._accelerate(first_ratio(n_partitions))
+            self._move_centre(first_ratio(n_partitions), advance=False)
 
     def _begin_at(self, start: StartPoint) -> None:
         """Begin with duals from elsewhere, and their weights."""
         self.team.call("begin_version", f"start-{self._session}")
         self._take_sums(self.team.call("start", start))
-        norms = self.team.call("sum_exact")
+        self.team.call("sum_exact")
         self.team.call("begin_from_exact")
-        dual = math.fsum(self.progress.duals)
-        self.progress.dual_values = [dual - 0.5 * _sum(norms, "dual_weights")]
 
     def _take_sums(self, sums: list[PartitionSums]) -> float:
         """Note the exact duals of the blocks; return the sum of the losses."""
@@ -435,9 +432,8 @@ class Run:
     def _record(self, norms: list[SliceNorms], notes: _RoundNotes, **measured: Any) -> EpochRecord:
         norms.sort(key=lambda norm: norm.slice)
         dual_value = math.fsum(self.progress.duals) - 0.5 * _sum(norms, "dual_weights")
-        gap = self._probe()
-        primal = dual_value + gap + 0.5 * _sum(norms, "distance")
-        self.progress.left = self._share_left(norms, gap)
+        self.progress.inner, self.progress.outer = self._probe(), 0.5 * _sum(norms, "distance")
+        primal = dual_value + self.progress.inner + self.progress.outer
         epoch = self.progress.epoch
         if not (math.isfinite(primal) and math.isfinite(dual_value)):
             raise ValueError(
@@ -445,7 +441,6 @@ class Run:
                 f"{epoch}: the features or C = {self.options.C!r} are too large for "
                 f"{self.options.dtype}. Scale the features, or compute in float64."
             )
-        self.progress.dual_values.append(dual_value)
         return EpochRecord(
             epoch=epoch,
             seconds=self.seconds,
@@ -462,24 +457,6 @@ class Run:
             late=notes.late,
             **measured,
         )
-
-    def _share_left(self, norms: list[SliceNorms], gap: float) -> float:
-        """Return the share of the subproblem's gap at its start that the epoch has left.
-
-        Parameters
-        ----------
-        norms : list of SliceNorms
-            After the epoch.
-        gap : float
-            sum_i C_i L_i - D_i + <a_i, W'x_i>, which is r times the subproblem's gap.
-        """
-        left = gap / self.progress.ratio
-        return left / max(self._subproblem_value(norms) - self.progress.subproblem + left, _TINY)
-
-    def _subproblem_value(self, norms: list[SliceNorms]) -> float:
-        """Return the dual value of the subproblem, but for a constant."""
-        norms.sort(key=lambda norm: norm.slice)
-        return math.fsum(self.progress.duals) / self.progress.ratio - 0.5 * _sum(norms, "weights")
 
     def _probe(self) -> float:
         n_rows = max(PROBED_ROWS, round(PROBED_SHARE * self.layout.n_samples))
@@ -538,40 +515,26 @@ class Run:
             callback.on_epoch(record, W)
 
     def _advance(self, gap: float, stagnates: bool) -> None:
-        """Move the centre of the accelerated loop, or decide whether to start it."""
+        """Move the centre of the accelerated loop."""
         if self._has_exact:
             self.team.call("take_off_drift")
             self._has_exact = False
-        if self._steered:
-            left = self.progress.left if gap > _ROUNDING else 0.0
-            self._move_centre(steer_ratio(self.progress.ratio, left), advance=True)
-        elif self.progress.ratio > 1:
-            ratio = self.progress.ratio
-            self._move_centre(weaker_ratio(ratio) if stagnates else ratio, advance=True)
-        elif self.options.acceleration == "auto":
-            ratio = choose_ratio(self.progress.dual_values, gap, self.options.tol)
-            if ratio > 1:
-                self._accelerate(ratio)
-                self._watch.restart()
+        if self._accelerated:
+            now = self.progress
+            if stagnates:
+                now.ceiling = lower_ceiling(now.ratio)
+            ratio = now.ratio
+            if gap > _ROUNDING:
+                ratio = steer_ratio(ratio, now.inner, now.outer, ceiling=now.ceiling)
+            self._move_centre(ratio, advance=True)
 
     @property
-    def _steered(self) -> bool:
-        """Whether the ratio follows from how far each epoch gets with its subproblem.
-
-        With a loss that is not smooth no epoch gets far enough, whatever the ratio.
-        """
-        return self.loss.smooth and self.options.acceleration == "auto"
-
-    def _accelerate(self, ratio: float) -> None:
-        """Start the accelerated outer loop where weights and duals are."""
-        logger.info("Accelerated outer loop from here, r = %.3g.", ratio)
-        self.progress.sigma = float(self.layout.n_partitions)
-        self._move_centre(ratio, advance=False)
+    def _accelerated(self) -> bool:
+        return self.options.acceleration == "auto"
 
     def _move_centre(self, ratio: float, *, advance: bool) -> None:
         self.progress.ratio = ratio
-        norms = self.team.call("move_centre", ratio, advance)
-        self.progress.subproblem = self._subproblem_value(norms)
+        self.team.call("move_centre", ratio, advance)
 
     def _commit(self) -> None:
         """Have the state on disk, if it is time."""

@@ -1,11 +1,17 @@
-"""The accelerated outer loop: a proximal point method with momentum around SDCA.
+"""The accelerated outer loop: the proximal point method around SDCA.
 
 At large C the dual is ill-conditioned and plain SDCA needs many passes. Adding
-``kappa/2 |W - Z|^2`` around a moving centre Z conditions it, and momentum on the centre keeps the
-outer loop fast [1]_ [2]_. With ``r = 1 + kappa`` (in units of the regularizer) and
-``c = 1 - 1/r`` the subproblem is the original one at C/r with all scores shifted: its weights are
-``W = c Z + X'A / r``, where A is kept feasible for the original C, so that at any time A proves
-the bound ``D(A) = sum_i D_i(a_i) - 1/2 |X'A|^2`` on the original problem.
+``kappa/2 |W - Z|^2`` around a moving centre Z conditions it [1]_ [2]_. With ``r = 1 + kappa`` (in
+units of the regularizer) and ``c = 1 - 1/r`` the subproblem is the original one at C/r with all
+scores shifted: its weights are ``W = c Z + X'A / r``, where A is kept feasible for the original C,
+so that at any time A proves the bound ``D(A) = sum_i D_i(a_i) - 1/2 |X'A|^2`` on the original
+problem.
+
+After every pass the centre moves to W, and A stays: W is then a running mean of X'A over the
+passes, with the share 1/r for the newest. The papers move the centre beyond W, by momentum, which
+is right where each subproblem is solved to the end. With one pass for each it is not: the duals
+that are taken along bring a momentum of their own (W moves by ``c (W - Z)`` with its centre), and
+no other takes the fewest passes, by a factor of up to four where K is large.
 
 References
 ----------
@@ -14,10 +20,8 @@ References
 .. [2] Lin, Mairal, Harchaoui. A Universal Catalyst for First-Order Optimization. NeurIPS 2015.
 """
 
-import math
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -39,8 +43,6 @@ class MovingCentre:
         # With the first centre at W itself, c Z + X'A / r is W: nothing jumps at the start.
         self.centre: Array = W.copy()
         """Z."""
-        self.previous: Array = W.copy()
-        """The weights when the centre last moved ahead."""
 
     @property
     def _share(self) -> float:
@@ -89,15 +91,12 @@ class MovingCentre:
         self.centre = ((W - dual_weights / kind(self.ratio)) / kind(self._share)).astype(W.dtype)
 
     def advance(self, W: Array) -> None:
-        """Move the centre ahead of W, with momentum, and W with it, in place.
+        """Move the centre to W, and W with it, in place: the duals stay.
 
         Parameters
         ----------
         W : ndarray of shape (width, n_classes)
         """
-        root = math.sqrt(1.0 / self.ratio)
-        momentum = W.dtype.type((1.0 - root) / (1.0 + root))
-        ahead = W + momentum * (W - self.previous)
-        np.copyto(self.previous, W)
-        W += W.dtype.type(self._share) * (ahead - self.centre)
-        self.centre = ahead
+        centre = W.copy()
+        W += W.dtype.type(self._share) * (centre - self.centre)
+        self.centre = centre

@@ -36,6 +36,30 @@ class PackedRows:
         parts = (self.values, self.columns, self.counts)
         return sum(part.nbytes for part in parts if part is not None)
 
+    def take(self, rows: NDArray[np.int64]) -> "PackedRows":
+        """Pick some rows.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n_rows,), int64
+            Their numbers, from 0.
+
+        Returns
+        -------
+        PackedRows
+        """
+        shape = len(rows), self.shape[1]
+        if self.columns is None or self.counts is None:
+            return PackedRows(shape=shape, values=self.values[rows], columns=None, counts=None)
+        counts = self.counts[rows]
+        # A value's place is the start of its row, and how many of the row are before it.
+        shifts = (np.cumsum(self.counts, dtype=np.int64) - self.counts)[rows]
+        shifts -= np.cumsum(counts, dtype=np.int64) - counts
+        places = np.arange(counts.sum()) + np.repeat(shifts, counts)
+        return PackedRows(
+            shape=shape, values=self.values[places], columns=self.columns[places], counts=counts
+        )
+
     def unpack(self, out: NDArray[Any]) -> None:
         """Write the rows, zeros included.
 

@@ -57,8 +57,6 @@ def make_options(config, scheme, C, partitions):
     }
     if scheme in ("adding", "averaging"):
         options |= {"aggregation": scheme, "acceleration": "off", "rounds_per_epoch": 1}
-    else:
-        options |= {"rounds_per_epoch": config["rounds_per_epoch"]}
     if scheme == "plain":
         options |= {"acceleration": "off"}
     return FitOptions(**options)

@@ -31,12 +31,29 @@ def test_blocks_cover_every_row_once_and_stay_in_their_chunk(n_partitions, strea
         assert layout.blocks == given
 
 
-def test_blocks_have_the_rows_asked_for_or_a_64th_of_a_partition():
+def test_blocks_have_the_rows_asked_for_or_a_32nd_of_a_partition():
     given = pieces(*[1000] * 32)
     asked = make_layout(given, 10, n_partitions=4, streamed=False, block_rows=100)
     assert {block.n_rows for block in asked.blocks} == {100}
     chosen = make_layout(given, 10, n_partitions=4, streamed=False)
-    assert max(block.n_rows for block in chosen.blocks) == 125  # 32000 / (64 * 4)
+    assert max(block.n_rows for block in chosen.blocks) == 250  # 32000 / (32 * 4)
+
+
+def test_blocks_that_are_larger_than_a_batch_are_whole_batches():
+    given = pieces(*[1000] * 32)
+    for batch, most in ((96, 192), (250, 250), (256, 250)):
+        layout = make_layout(given, 10, n_partitions=4, streamed=False, batch_rows=batch)
+        assert max(block.n_rows for block in layout.blocks) <= most
+        assert len(layout.blocks) == 32 * -(-1000 // most)
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_partitions", "rounds"),
+    [(64_000, 1, 1), (64_000, 2, 7), (640_000, 2, 8), (16_000, 2, 3), (16_000, 16, 8)],
+)
+def test_rounds_follow_from_rows_and_partitions(n_rows, n_partitions, rounds):
+    given = pieces(*[1000] * (n_rows // 1000))
+    assert make_layout(given, 10, n_partitions=n_partitions, streamed=False).n_rounds == rounds
 
 
 def test_more_partitions_than_blocks_are_refused():

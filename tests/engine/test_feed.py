@@ -69,6 +69,23 @@ def test_blocks_come_in_the_order_asked_for():
     assert all(v.dual.shape == (4, M) for v in visits)
 
 
+@pytest.mark.parametrize("settled", [False, True])
+def test_some_rows_are_those_of_the_whole_blocks(duals, settled):
+    with Feed(ListedRows(), BLOCKS, duals, keep_features=False) as feed:
+        if settled:
+            for visit in feed.visit(ALL, update=True):
+                visit.dual[:] = np.arange(12).reshape(4, M) * visit.block
+            settle(duals)
+        picks = [np.array([1, 3]), np.array([0])]
+        seen = list(feed.look([4, 1], picks))
+        whole = list(feed.visit([4, 1], update=False))
+    assert [visit.block for visit in seen] == [4, 1]
+    for some, rows, every in zip(seen, picks, whole, strict=True):
+        np.testing.assert_array_equal(some.dual, every.dual[rows])
+        np.testing.assert_array_equal(some.piece.X, every.piece.X[rows])
+        assert len(some.piece.labels) == len(some.piece.weight) == len(rows)
+
+
 @pytest.mark.parametrize(("keep", "reads"), [(True, 6), (False, 12)])
 def test_features_are_read_once_just_if_they_are_kept(keep, reads):
     rows = ListedRows()

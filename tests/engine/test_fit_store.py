@@ -11,7 +11,7 @@ from dtopk_storage import DatasetError, create_store, open_dual, open_store
 D, M, CHUNK = 12, 6, 32
 LOSS = make_loss("topk_hinge_alpha", k=2, gamma=0.5)
 SOFTMAX = make_loss("softmax")
-WEIGHTS = D * M * (3 * 4 + 2 * 8)
+WEIGHTS = D * M * (2 * 4 + 2 * 8)
 PIECES = 3 * CHUNK * (D * 4 + M * 4)
 LIMITS = {
     "duals in memory": WEIGHTS + PIECES + 400 * M * 4,

@@ -9,9 +9,9 @@ from dtopk.engine import ArrayRows, FitOptions
 from dtopk.engine.memory import cgroup_limit, free_memory
 from dtopk.engine.plan import Sizes, plan_process
 
-# W of 50 x 10 in float32, the centre of the accelerated loop and its weights before; for a
-# certificate, W and the weights of the duals in float64.
-ROUND = 50 * 10 * 4 * (1 + 2)
+# W of 50 x 10 in float32 and the centre of the accelerated loop; for a certificate, W and the
+# weights of the duals in float64.
+ROUND = 50 * 10 * 4 * (1 + 1)
 CERTIFICATE = ROUND + 50 * 10 * 8 * 2
 # A thousand rows of 50 float16 features, a label and a weight, in chunks of 100.
 FEATURES = 1000 * (50 * 2 + 4 + 8)
@@ -62,7 +62,7 @@ def test_what_cannot_work_is_refused_with_the_numbers():
     expected = re.escape(
         f"memory_limit must be at least {NOTHING:,} bytes, got {NOTHING - 1:,}. At a certificate: "
         "weights W, 50 x 10 2,000; changes of W, 1 partition 4,000; W in float64 4,000; "
-        "centre of the accelerated loop 4,000; three chunks of features 30,000; "
+        "centre of the accelerated loop 2,000; three chunks of features 30,000; "
         "three blocks of duals 12,000. Give it more"
     )
     with pytest.raises(ValueError, match=expected):
@@ -89,7 +89,7 @@ def test_duals_of_features_in_memory_are_streamed_where_they_do_not_fit():
 
 def test_without_acceleration_there_is_no_centre():
     sizes = make_sizes(acceleration="off")
-    assert decide(NOTHING - 2 * 50 * 10 * 4, sizes) == (False, False)
+    assert decide(NOTHING - 50 * 10 * 4, sizes) == (False, False)
 
 
 def test_a_constant_feature_is_a_row_of_the_weights():

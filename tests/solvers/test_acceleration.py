@@ -35,22 +35,19 @@ def test_weights_are_centre_and_duals_after_every_advance(loss):
         np.testing.assert_allclose(centre.dual_weights(W), X.T @ dual, atol=1e-10)
 
 
-def test_advance_goes_ahead_by_the_momentum_of_the_method():
-    """r = 4: beta = (1 - 1/2)/(1 + 1/2) = 1/3, c = 3/4.
-
-    From Z = 0 the weights moved to 1: the next Z is 1 + 1/3, and W rises by 3/4 of that.
-    """
+def test_the_centre_moves_to_the_weights_and_takes_them_along():
+    """r = 4: c = 3/4. From Z = 0 the weights moved to 1, the next Z, and W rises by 3/4."""
     W = np.zeros((1, 1))
     centre = MovingCentre(W, 4.0)
     W[:] = 1.0
     centre.advance(W)
-    assert W[0, 0] == pytest.approx(1 + 0.75 * 4 / 3)
+    assert centre.centre[0, 0] == 1.0
+    assert W[0, 0] == pytest.approx(1.75)
     # Stays: the weights of the duals are those of before the advance.
     assert centre.dual_weights(W)[0, 0] == pytest.approx(4.0)
-    # From there W moves to 2; it was 1 after the pass before: Z = 2 + 1/3.
     W[:] = 2.0
     centre.advance(W)
-    assert W[0, 0] == pytest.approx(2 + 0.75 * (7 / 3 - 4 / 3))
+    assert W[0, 0] == pytest.approx(2.75)
 
 
 def test_float32_weights_stay_float32():

@@ -1,80 +1,43 @@
 import math
 
-import numpy as np
 import pytest
 
 from dtopk.solvers.policy import (
     CheckSchedule,
     StagnationWatch,
-    choose_ratio,
     first_ratio,
-    passes_per_fold,
+    lower_ceiling,
     steer_ratio,
-    weaker_ratio,
 )
 
 
-def test_passes_per_fold_of_a_geometric_ascent_is_that_of_its_ratio():
-    """Ascents 1 and 1/2: the distance halves in a pass, 1/log 2 passes for a factor e."""
-    assert passes_per_fold([0.0, 1.0, 1.5]) == pytest.approx(1 / math.log(2))
-    assert passes_per_fold([9.0, 0.0, 1.0, 1 + 1 / math.e]) == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("values", [[0, 1, 2], [0, 1, 3], [0, 1, 1], [0, 1, 0.5], [1, 0, 0.5]])
-def test_passes_per_fold_says_nothing_where_ascents_do_not_shrink(values):
-    assert passes_per_fold([float(v) for v in values]) == 0
-
-
-def geometric(factor, n_passes):
-    return np.cumsum([0.0, *factor ** np.arange(n_passes)]).tolist()
-
-
-def test_a_fast_start_is_left_alone():
-    assert choose_ratio(geometric(0.1, 3), 0.1, 1e-3) == 1
-
-
-def test_nothing_is_decided_from_fewer_than_three_passes():
-    for n_passes in (1, 2):
-        assert choose_ratio(geometric(0.9, n_passes), 0.5, 1e-3) == 1
-
-
-def test_the_ratio_grows_with_the_root_of_the_passes_up_to_a_bound():
-    """Ascents fall by 0.9: T = 1/log(1/0.9) = 9.49, r = 6 sqrt(T) = 18.5."""
-    assert choose_ratio(geometric(0.9, 3), 0.5, 1e-3) == pytest.approx(18.48, abs=0.01)
-    assert choose_ratio(geometric(1 - 1e-9, 3), 0.5, 1e-3) <= 1000
-
-
-def test_late_in_a_run_few_passes_to_go_are_not_worth_it():
-    values = geometric(0.6, 6)
-    assert choose_ratio(values, 1.1e-3, 1e-3) == 1
-
-
-def test_a_ratio_is_weakened_down_to_a_bound_above_one():
-    ratio = 200.0
-    for _ in range(20):
-        weaker = weaker_ratio(ratio)
-        assert 1 < weaker <= ratio
-        ratio = weaker
-    assert weaker_ratio(ratio) == ratio
-
-
-def test_a_ratio_stays_where_a_pass_leaves_the_share_aimed_at():
-    assert steer_ratio(10.0, 0.45) == pytest.approx(10.0)
-    assert steer_ratio(10.0, 0.54) == pytest.approx(12.0)
-    assert steer_ratio(10.0, 0.36) == pytest.approx(8.0)
+def test_a_ratio_stays_where_both_parts_of_the_gap_are_the_same():
+    assert steer_ratio(10.0, 3.0, 3.0) == 10.0
+    assert steer_ratio(10.0, 32.0, 1.0) == pytest.approx(20.0)
+    assert steer_ratio(10.0, 1.0, 1.1**5) == pytest.approx(10 / 1.1)
 
 
 def test_a_ratio_moves_by_steps_within_bounds():
-    assert steer_ratio(10.0, 0.9999) == pytest.approx(22.22, abs=0.01)
-    assert steer_ratio(10.0, 0.0) == 6.0
+    assert steer_ratio(10.0, 1.0, 0.0) == 30.0
+    assert steer_ratio(10.0, 0.0, 1.0) == 5.0
     ratio = first_ratio(16)
     assert ratio == 12.0
     for _ in range(50):
-        ratio = steer_ratio(ratio, 0.0)
+        ratio = steer_ratio(ratio, 0.0, 1.0)
     assert 1 < ratio < 2
     for _ in range(50):
-        ratio = steer_ratio(ratio, 1.0)
+        ratio = steer_ratio(ratio, 1.0, 0.0)
     assert ratio == 1000.0
+
+
+def test_a_ratio_stays_below_a_ceiling_that_falls_to_a_bound_above_one():
+    assert steer_ratio(10.0, 1.0, 0.0, ceiling=12.0) == 12.0
+    ceiling = 200.0
+    for _ in range(20):
+        lower = lower_ceiling(ceiling)
+        assert 1 < lower <= ceiling
+        ceiling = lower
+    assert lower_ceiling(ceiling) == ceiling
 
 
 def test_a_gap_that_falls_does_not_stagnate():

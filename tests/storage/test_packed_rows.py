@@ -27,6 +27,16 @@ def test_packed_rows_are_unpacked_as_they_were(shape, density, dtype):
     assert packed.dtype == dtype
 
 
+@pytest.mark.parametrize("density", [0, 0.1, 0.9])
+@pytest.mark.parametrize("rows", [[], [0], [3, 3, 1], [9, 0, 5], list(range(10))])
+def test_some_packed_rows_are_those_rows(density, rows):
+    a = draw((10, 40), density, np.float32)
+    some = pack_rows(a, "float32").take(np.array(rows, np.int64))
+    out = np.full((len(rows), 40), 7, np.float32)
+    some.unpack(out)
+    np.testing.assert_array_equal(out, a[rows])
+
+
 def test_packed_rows_take_what_compressed_sparse_rows_take():
     """4 bytes for a value and 2 for its column, three times; 4 for the count of each of 2 rows."""
     a = np.zeros((2, 100), np.float32)
