@@ -10,9 +10,10 @@ PIP_WHEEL := $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no
 
 TRAIN_ARGS ?=
 PYTEST_ARGS ?=
+DRILL_ARGS ?= --short
 
 .DEFAULT_GOAL := help
-.PHONY: help train test bench lint wheel format dev constraints clean
+.PHONY: help train test drill bench lint wheel format dev constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +23,9 @@ train: $(VENV)/installed-core build/letter.zarr ## train on the Letter data (TRA
 
 test: $(VENV)/installed-test ## run the tests (PYTEST_ARGS="-k name -x" to choose)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+drill: $(VENV)/installed-test ## do harm to runs on worker processes (DRILL_ARGS="--help" for more than one fault of each kind)
+	$(BIN)/python -m tests.drill.drill $(DRILL_ARGS)
 
 bench: $(VENV)/installed-core ## measure the speed of training on this machine
 	$(BIN)/dtopk bench
