@@ -121,7 +121,9 @@ class Member:
         self.W: Array = np.zeros((self.conversion.width, rows.n_classes), dtype)
         size = options.block_size or default_block_size(rows.n_classes)
         largest = max(block.n_rows for block in layout.blocks)
-        self.updater = BlockUpdater(loss, self.conversion, rows.n_classes, min(size, largest))
+        self.updater = BlockUpdater(
+            loss, self.conversion, rows.n_classes, min(size, largest), ahead=options.threads != 1
+        )
         self.feed = Feed(rows, layout.blocks, duals, keep_features=keep_features)
         self._alone = layout.n_partitions == 1
         self._peers: Peers = NoPeers()
@@ -314,10 +316,11 @@ class Member:
         costs = self._costs(visit).astype(self.W.dtype)
         seed = [self.options.seed, step.epoch, visit.block]
         order = np.random.default_rng(seed).permutation(len(piece.labels))
-        for start in range(0, len(order), self.updater.block_size):
-            rows = order[start : start + self.updater.block_size]
+        starts = range(0, len(order), self.updater.block_size)
+        batches = [order[start : start + self.updater.block_size] for start in starts]
+        for rows, following in zip(batches, [*batches[1:], None], strict=True):
             dual_sum = self.updater.update(
-                piece.X, piece.labels, costs, visit.dual, rows, U, step.ratio, step.sigma
+                piece.X, piece.labels, costs, visit.dual, rows, U, step.ratio, step.sigma, following
             )
             yield len(rows), dual_sum
             if self._cut_short(ends):

@@ -76,6 +76,8 @@ class Sizes:
     """Whether the features are in memory already, and count for nothing."""
     threads: int = 1
     """Threads of the matrix products."""
+    ahead: bool = False
+    """Whether rows are converted while those before them are solved."""
 
     @classmethod
     def of_rows(cls, rows: Rows, options: FitOptions) -> "Sizes":
@@ -161,6 +163,7 @@ class Sizes:
             accelerated=options.acceleration != "off",
             resident=resident,
             threads=options.threads or 1,
+            ahead=options.threads != 1,
         )
 
     @property
@@ -618,9 +621,11 @@ def _list_transit(sizes: Sizes, memory: MemoryPlan) -> list[Holding]:
 def _list_workspace(sizes: Sizes, layout: Layout) -> Holding:
     """Count the arrays of `BlockUpdater` and of `CertificateSums.add`."""
     size = min(sizes.block_size, _largest_block(layout))
+    # The rows themselves, and those of the next block where they are converted ahead.
+    widths = (1 + sizes.ahead) * sizes.width
     return Holding(
         name="rows being solved",
-        in_round=size * (sizes.width + size + 3 * sizes.n_classes) * sizes.itemsize,
+        in_round=size * (widths + size + 3 * sizes.n_classes) * sizes.itemsize,
         at_certificate=_CERTIFICATE_ROWS * (sizes.width + 5 * sizes.n_classes) * 8,
     )
 
