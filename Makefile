@@ -24,7 +24,7 @@ train: $(VENV)/installed-core build/letter.zarr ## train on the Letter data (TRA
 test: $(VENV)/installed-test ## run the tests (PYTEST_ARGS="-k name -x" to choose)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-drill: $(VENV)/installed-test ## do harm to runs on worker processes (DRILL_ARGS="--help" for more than one fault of each kind)
+drill: $(VENV)/installed-test ## do harm to runs on workers (DRILL_ARGS="--help" for more of it)
 	$(BIN)/python -m tests.drill.drill $(DRILL_ARGS)
 
 bench: $(VENV)/installed-core ## measure the speed of training on this machine

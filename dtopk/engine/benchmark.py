@@ -155,6 +155,7 @@ def measure_pass(
                 updater.update(X, labels, costs, dual, rows, W, 1.0, following=following)
             epochs.append(time.perf_counter() - began)
             parts.append(updater.timings)
+        updater.close()
         began = time.perf_counter()
         CertificateSums(loss, conversion, W).add(X, labels, costs, dual)
         certificate_seconds = time.perf_counter() - began

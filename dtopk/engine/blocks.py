@@ -107,8 +107,11 @@ def make_layout(
     n_samples = sum(piece.n_rows for piece in pieces)
     blocks = tuple(pieces)
     if n_partitions > 1 and (block_rows or not streamed):
-        most = block_rows or _choose_block_rows(n_samples // n_partitions, batch_rows)
-        blocks = tuple(block for piece in pieces for block in _cut(piece, most))
+        if block_rows:
+            most, batch = block_rows, 1
+        else:
+            most, batch = _choose_block_rows(n_samples // n_partitions, batch_rows)
+        blocks = tuple(block for piece in pieces for block in _cut(piece, most, batch))
     if len(blocks) < n_partitions:
         raise ValueError(
             f"partitions must be at most the {len(blocks)} blocks that the {n_samples:,} training "
@@ -125,10 +128,10 @@ def make_layout(
     )
 
 
-def _choose_block_rows(n_rows: int, batch_rows: int) -> int:
-    """Choose the most rows in a block, from those of a partition."""
+def _choose_block_rows(n_rows: int, batch_rows: int) -> tuple[int, int]:
+    """Choose the most rows in a block, and what they are a multiple of, from a partition's rows."""
     most = max(_FEWEST_ROWS, n_rows // _BLOCKS_PER_PARTITION)
-    return most if most < batch_rows else most - most % batch_rows
+    return (most, 1) if most < batch_rows else (most - most % batch_rows, batch_rows)
 
 
 def _choose_rounds(n_rows: int, n_partitions: int) -> int:
@@ -142,11 +145,17 @@ def _cut_evenly(n: int, n_parts: int) -> tuple[tuple[int, int], ...]:
     return tuple(pairwise(bounds))
 
 
-def _cut(piece: PieceRange, most: int) -> list[PieceRange]:
-    """Cut a piece into parts of nearly the same size, of at most so many rows."""
-    parts = _cut_evenly(piece.n_rows, -(-piece.n_rows // most))
+def _cut(piece: PieceRange, most: int, batch: int) -> list[PieceRange]:
+    """Cut a piece into parts of nearly the same size, of at most so many rows, in whole batches."""
+    n_batches = -(-piece.n_rows // batch)
+    parts = _cut_evenly(n_batches, -(-n_batches * batch // most))
     return [
-        replace(piece, start=piece.start + first, stop=piece.start + last) for first, last in parts
+        replace(
+            piece,
+            start=piece.start + first * batch,
+            stop=min(piece.start + last * batch, piece.stop),
+        )
+        for first, last in parts
     ]
 
 

@@ -18,6 +18,7 @@ from dtopk.engine.blocks import Layout
 from dtopk.engine.duals import Duals
 from dtopk.engine.feed import Feed, Visit
 from dtopk.engine.messages import (
+    ExactNorms,
     PartitionSums,
     Places,
     Probe,
@@ -82,6 +83,8 @@ class Member:
     duals : Duals
     keep_features : bool
         Whether rows stay in memory once they have been read.
+    ahead : bool
+        Whether there is a thread to convert rows while those before them are solved.
     state : RunState or None
         Where the run's state is written.
     stop : callable
@@ -102,6 +105,7 @@ class Member:
         duals: Duals,
         *,
         keep_features: bool,
+        ahead: bool = False,
         state: RunState | None = None,
         stop: Callable[[], bool] = lambda: False,
         report: Callable[[int], None] = lambda added: None,
@@ -122,7 +126,7 @@ class Member:
         size = options.block_size or default_block_size(rows.n_classes)
         largest = max(block.n_rows for block in layout.blocks)
         self.updater = BlockUpdater(
-            loss, self.conversion, rows.n_classes, min(size, largest), ahead=options.threads != 1
+            loss, self.conversion, rows.n_classes, min(size, largest), ahead=ahead
         )
         self.feed = Feed(rows, layout.blocks, duals, keep_features=keep_features)
         self._alone = layout.n_partitions == 1
@@ -137,7 +141,8 @@ class Member:
         self._version = ""
 
     def close(self) -> None:
-        """End the background thread."""
+        """End the background threads."""
+        self.updater.close()
         self.feed.close()
 
     def take_place(self, places: Places, peers: Peers) -> None:
@@ -399,7 +404,6 @@ class Member:
         dual_weights = W if centre is None else centre.dual_weights(W)
         return SliceNorms(
             slice=number,
-            weights=_squared_norm(W),
             dual_weights=_squared_norm(dual_weights),
             distance=0.0 if centre is None else _squared_norm(W - dual_weights),
         )
@@ -448,14 +452,21 @@ class Member:
         return Probe(partition=partition, gap=gap * sum(sizes) / max(sum(counts.values()), 1))
 
     def _row_gaps(self, visits: Sequence[Visit]) -> float:
+        """Sum what the duals of some rows lack at W."""
+        X = np.concatenate([visit.piece.X for visit in visits])
+        dual = np.concatenate([visit.dual for visit in visits])
         labels = np.concatenate([visit.piece.labels for visit in visits])
         costs = np.concatenate([self._costs(visit) for visit in visits])
-        scores = self._scores(np.concatenate([visit.piece.X for visit in visits]), self.W)
-        a = np.concatenate([visit.dual for visit in visits]).astype(np.float64)
-        duals = self.loss.make_feasible(a, labels, costs)
-        # In float64 as the certificate's: one kernel less to compile.
-        losses = costs * self.loss.values(scores.astype(np.float64), labels)
-        return float((losses - duals + np.einsum("ij,ij->i", a, scores)).sum())
+        gap = 0.0
+        for first in range(0, len(X), self.updater.block_size):
+            part = slice(first, first + self.updater.block_size)
+            scores = self._scores(X[part], self.W).astype(np.float64)
+            a = dual[part].astype(np.float64)
+            duals = self.loss.make_feasible(a, labels[part], costs[part])
+            # In float64 as the certificate's: one kernel less to compile.
+            losses = costs[part] * self.loss.values(scores, labels[part])
+            gap += float((losses - duals + np.einsum("ij,ij->i", a, scores)).sum())
+        return gap
 
     def sum_certificate(self) -> list[PartitionSums]:
         """Sum losses, duals and the duals' weights over all rows, in float64."""
@@ -490,7 +501,7 @@ class Member:
             partition=partition, blocks=tuple(blocks), losses=tuple(losses), duals=tuple(duals)
         )
 
-    def sum_exact(self) -> list[SliceNorms]:
+    def sum_exact(self) -> list[ExactNorms]:
         """Sum the duals' weights that certificates have made, in the slices kept here."""
         norms = []
         for number in self._kept:
@@ -501,11 +512,10 @@ class Member:
             self._exact[number] = exact
             weights = self.W[first:last].astype(np.float64)
             norms.append(
-                SliceNorms(
+                ExactNorms(
                     slice=number,
                     weights=_squared_norm(weights),
                     dual_weights=_squared_norm(exact),
-                    distance=_squared_norm(weights - exact),
                 )
             )
         return norms

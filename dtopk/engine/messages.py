@@ -82,7 +82,19 @@ class SliceProducts:
 
 @dataclass(frozen=True, kw_only=True)
 class SliceNorms:
-    """Squared norms of one slice."""
+    """Squared norms of one slice, by what is known of X'A without reading X."""
+
+    slice: int
+    """Its number."""
+    dual_weights: float
+    """|X'A|^2."""
+    distance: float
+    """|W - X'A|^2."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactNorms:
+    """Squared norms of one slice, X'A summed anew."""
 
     slice: int
     """Its number."""
@@ -90,8 +102,6 @@ class SliceNorms:
     """|W|^2."""
     dual_weights: float
     """|X'A|^2."""
-    distance: float
-    """|W - X'A|^2."""
 
 
 @dataclass(frozen=True, kw_only=True)

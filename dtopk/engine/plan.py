@@ -71,7 +71,7 @@ class Sizes:
     fixed: bool = False
     """Whether no block changes its partition."""
     accelerated: bool = True
-    """Whether the accelerated outer loop may come."""
+    """Whether there is the accelerated outer loop."""
     resident: bool = False
     """Whether the features are in memory already, and count for nothing."""
     threads: int = 1

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dtopk.engine.blocks import Dealer, Layout
 from dtopk.engine.interruption import Interruption
-from dtopk.engine.messages import PartitionSums, SliceNorms, SliceProducts, Step, Sweep
+from dtopk.engine.messages import ExactNorms, PartitionSums, SliceNorms, SliceProducts, Step, Sweep
 from dtopk.engine.options import FitOptions, StartPoint
 from dtopk.engine.records import Callback, EpochRecord, FitInfo, FitResult, StopReason
 from dtopk.engine.rows import Rows
@@ -24,6 +24,7 @@ from dtopk.solvers.dual_step import RoundProducts, adapt_sigma, choose_theta
 from dtopk.solvers.policy import (
     MOST_RATIO,
     CheckSchedule,
+    Course,
     StagnationWatch,
     first_ratio,
     lower_ceiling,
@@ -77,7 +78,7 @@ class Progress:
     watch: dict[str, Any] = field(default_factory=dict)
     """The numbers of the stagnation watch."""
     pending: dict[str, Any] = field(default_factory=dict)
-    """The record of an epoch that is done but for what follows it, and whether it stagnates: where
+    """The record of an epoch that is done but for what follows it, and the course of the gap: where
     a run stopped that may go on."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -87,7 +88,7 @@ class Progress:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Progress":
         """Make it again of what `to_dict` gave."""
-        known = {name.name: values[name.name] for name in fields(cls)}
+        known = {name.name: values[name.name] for name in fields(cls) if name.name in values}
         known["history"] = [EpochRecord(**record) for record in known["history"]]
         return cls(**known)
 
@@ -173,7 +174,7 @@ class Run:
         self.progress = Progress(sigma=sigma, duals=[0.0] * n_blocks, owners=[])
         self._has_exact = False
         self._is_whole = True
-        self._pending: tuple[EpochRecord, bool] | None = None
+        self._pending: tuple[EpochRecord, Course] | None = None
         self._began = time.perf_counter()
 
     @property
@@ -263,7 +264,7 @@ class Run:
         self.team.call("restore", manifest["version"], self.progress.ratio)
         pending, self.progress.pending = self.progress.pending, {}
         if pending:
-            self._pending = EpochRecord(**pending["record"]), pending["stagnates"]
+            self._pending = EpochRecord(**pending["record"]), pending["course"]
         if self._ends is None:
             self._told = len(self.progress.history)
             for callback in self.callbacks:
@@ -287,7 +288,8 @@ class Run:
             if committed.get(name) != value:
                 raise CheckpointError(
                     f"{name} of the state in {self._state.url!r} must be {value!r}, as in this "
-                    f"run, got {committed.get(name)!r}: another run has left it."
+                    f"run, got {committed.get(name)!r}: another run has left it, or another "
+                    "version of dtopk."
                 )
 
     def _own(self, owners: list[int], former: list[int] | None) -> None:
@@ -297,12 +299,12 @@ class Run:
     def _train(self) -> FitResult:
         while True:
             is_restored = self._pending is not None
-            record, stagnates = self._pending or self._visit()
+            record, course = self._pending or self._visit()
             self._pending = None
             stop = self._stop_reason(record.epoch)
             if stop is not None and self._is_whole and not is_restored:
-                self._save({"record": asdict(record), "stagnates": stagnates})
-            if self._schedule.due(record.relative_gap) or stagnates or stop is not None:
+                self._save({"record": asdict(record), "course": course})
+            if self._schedule.due(record.relative_gap) or course != "falls" or stop is not None:
                 certificate = self._certify()
                 record = self._certified_record(record, certificate)
                 if certificate.certified:
@@ -312,15 +314,15 @@ class Run:
             self._tell(record)
             if stop is not None:
                 return self._result(certificate, stop)
-            self._advance(record.relative_gap, stagnates)
+            self._advance(record.relative_gap, course)
             # Nothing is written yet that the state which is gone on from does not have.
             if not is_restored:
                 self._commit()
 
-    def _visit(self) -> tuple[EpochRecord, bool]:
-        """Make an epoch; say whether the gap has stopped falling."""
+    def _visit(self) -> tuple[EpochRecord, Course]:
+        """Make an epoch; say whether the gap falls."""
         record = self._epoch()
-        return record, self._watch.stagnates(record.relative_gap)
+        return record, self._watch.judge(record.relative_gap)
 
     def report(self, added: int) -> None:
         """Take note of rows that are done, and tell the callbacks now and then.
@@ -514,14 +516,14 @@ class Run:
         for callback in self.callbacks:
             callback.on_epoch(record, W)
 
-    def _advance(self, gap: float, stagnates: bool) -> None:
+    def _advance(self, gap: float, course: Course) -> None:
         """Move the centre of the accelerated loop."""
         if self._has_exact:
             self.team.call("take_off_drift")
             self._has_exact = False
         if self._accelerated:
             now = self.progress
-            if stagnates:
+            if course == "swings":
                 now.ceiling = lower_ceiling(now.ratio)
             ratio = now.ratio
             if gap > _ROUNDING:
@@ -591,7 +593,7 @@ def _add_products(parts: list[SliceProducts]) -> RoundProducts:
     return RoundProducts(gram=gram, slopes=slopes)
 
 
-def _sum(norms: list[SliceNorms], name: str) -> float:
+def _sum(norms: list[SliceNorms] | list[ExactNorms], name: str) -> float:
     return math.fsum(getattr(norm, name) for norm in norms)
 
 

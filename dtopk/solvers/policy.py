@@ -2,9 +2,14 @@
 
 import math
 from collections.abc import Mapping
+from typing import Literal
 
 _PATIENCE = 15
 """A run stagnates after so many passes without progress."""
+_SWING = 2.0
+"""The greatest estimate of these passes is above so many times the least one where a run swings."""
+_BEGUN = 0.5
+"""Relative gap below which it may."""
 _PROGRESS = 0.9
 """Progress is an estimated gap below this share of the least one before."""
 _MOST_PROGRESS = 30.0
@@ -30,8 +35,7 @@ _TINY = 1e-300
 def first_ratio(n_partitions: int) -> float:
     """Return the r that the accelerated outer loop starts with.
 
-    It is about the lowest one that is steered to; the first passes find what C and the rows ask
-    for.
+    The first passes find what C and the rows ask for.
 
     Parameters
     ----------
@@ -71,7 +75,7 @@ def steer_ratio(ratio: float, inner: float, outer: float, *, ceiling: float = MO
 
 
 def lower_ceiling(ratio: float) -> float:
-    """Return the greatest r from now on, where a run with r stagnates.
+    """Return the greatest r from now on, where a run with r swings.
 
     With a loss that is not smooth and few rows, both parts of the gap may swing together.
 
@@ -82,11 +86,16 @@ def lower_ceiling(ratio: float) -> float:
     return max(ratio / 2, _LEAST_RATIO)
 
 
+Course = Literal["falls", "stalls", "swings"]
+"""Of the estimated gap: it falls; it has not fallen for a while; nor has it, and it goes up and
+down."""
+
+
 class StagnationWatch:
     """Notice when the estimated gap has stopped falling.
 
-    The accelerated loop may swing around the optimum. And in float32 the weights drift from the
-    duals over hundreds of passes; a certificate sets them back.
+    In float32 the weights drift from the duals over hundreds of passes: the gap stalls until a
+    certificate sets them back. And the accelerated loop may swing around the optimum.
     """
 
     def __init__(self) -> None:
@@ -95,18 +104,20 @@ class StagnationWatch:
     def restart(self) -> None:
         """Forget the passes seen."""
         self._best = 1.0
+        self._worst = 0.0
         self._passes = 0
 
     def to_dict(self) -> dict[str, float]:
         """Return what has been seen, as JSON values."""
-        return {"best": self._best, "passes": self._passes}
+        return {"best": self._best, "worst": self._worst, "passes": self._passes}
 
     def restore(self, values: Mapping[str, float]) -> None:
         """Take over what `to_dict` gave."""
-        self._best, self._passes = values["best"], int(values["passes"])
+        self._best, self._worst = values["best"], values["worst"]
+        self._passes = int(values["passes"])
 
-    def stagnates(self, estimate: float) -> bool:
-        """Take in the estimate of a pass; say whether the last passes brought nothing.
+    def judge(self, estimate: float) -> Course:
+        """Take in the estimate of a pass; say where the last passes have led.
 
         Parameters
         ----------
@@ -115,13 +126,16 @@ class StagnationWatch:
         """
         size = max(abs(estimate), self._best / _MOST_PROGRESS)
         if size < _PROGRESS * self._best:
-            self._best, self._passes = size, 0
-            return False
+            self._best, self._worst, self._passes = size, size, 0
+            return "falls"
+        self._worst = max(self._worst, size)
         self._passes += 1
         if self._passes < _PATIENCE:
-            return False
+            return "falls"
+        # A run that has not begun to fall has nothing to swing around.
+        swings = self._best < _BEGUN and self._worst > _SWING * self._best
         self.restart()
-        return True
+        return "swings" if swings else "stalls"
 
 
 class CheckSchedule:

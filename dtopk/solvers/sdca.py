@@ -139,6 +139,12 @@ class BlockUpdater:
             np.empty((block_size, n_classes), dtype) for _ in range(3)
         )
 
+    def close(self) -> None:
+        """End the thread that converts ahead."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=True, cancel_futures=True)
+            self._thread, self._coming = None, None
+
     def update(
         self,
         X: Array,

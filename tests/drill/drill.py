@@ -143,7 +143,7 @@ class Drill:
         began = time.monotonic()
         process = self.start(cluster, run, *settings)
         # Not the last ones, after which there may be nothing left to harm.
-        epoch = self.rng.randrange(self.epochs - 2)
+        epoch = self.rng.randrange(max(self.epochs - 2, 1))
         self._wait_for(run, process, epoch)
         do(process)
         outcome = self._see_through(cluster, run, process, began, *settings)

@@ -41,10 +41,14 @@ def test_blocks_have_the_rows_asked_for_or_a_32nd_of_a_partition():
 
 def test_blocks_that_are_larger_than_a_batch_are_whole_batches():
     given = pieces(*[1000] * 32)
-    for batch, most in ((96, 192), (250, 250), (256, 250)):
+    for batch, n_blocks in ((96, 6), (128, 8), (250, 4), (256, 4)):
         layout = make_layout(given, 10, n_partitions=4, streamed=False, batch_rows=batch)
-        assert max(block.n_rows for block in layout.blocks) <= most
-        assert len(layout.blocks) == 32 * -(-1000 // most)
+        assert rows_of(layout.blocks) == rows_of(given)
+        assert len(layout.blocks) == 32 * n_blocks
+        assert max(block.n_rows for block in layout.blocks) <= 250
+        if batch < 256:
+            broken = [block for block in layout.blocks if block.n_rows % batch]
+            assert all(block.stop % 1000 == 0 for block in broken)
 
 
 @pytest.mark.parametrize(

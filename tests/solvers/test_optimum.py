@@ -107,6 +107,24 @@ def test_accelerated_training_of_a_nonsmooth_loss_does_not_swing_for_ever(name, 
         assert result.stop_reason == "tolerance"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options", "C"),
+    [
+        ("softmax", {}, 1e4),
+        ("topk_hinge_alpha", {"gamma": 1.0}, 1e4),
+        ("topk_hinge_alpha", {"gamma": 0.01}, 1e3),
+        ("topk_hinge_alpha", {}, 1e3),
+    ],
+)
+def test_large_C_is_certified(name, options, C):
+    """The gap first grows for a while, or falls slowly, which is no reason for shorter steps."""
+    X, y = testing.make_features(400, 40, 4, seed=0)
+    loss = make_loss(name, **options)
+    result = train(loss, X, y, n_classes=4, C=C, tol=1e-3, max_epochs=500, acceleration="auto")
+    assert result.stop_reason == "tolerance"
+
+
 @pytest.mark.parametrize("loss", loss_cases(N_CLASSES), ids=loss_id)
 @pytest.mark.parametrize("C", [1e-8, 1e-2, 1.0])
 def test_certificate_holds_the_value_of_the_slow_twin(loss, C):

@@ -42,17 +42,31 @@ def test_a_ratio_stays_below_a_ceiling_that_falls_to_a_bound_above_one():
 
 def test_a_gap_that_falls_does_not_stagnate():
     watch = StagnationWatch()
-    assert not any(watch.stagnates(0.8**n) for n in range(100))
+    assert {watch.judge(0.8**n) for n in range(100)} == {"falls"}
     watch.restart()
-    assert not watch.stagnates(1.0)
+    assert watch.judge(1.0) == "falls"
 
 
-def test_a_gap_that_stays_stagnates_again_and_again_and_not_at_once():
+@pytest.mark.parametrize(
+    ("gap", "up", "course"), [(0.1, 1.1, "stalls"), (0.1, 3.0, "swings"), (0.6, 3.0, "stalls")]
+)
+def test_a_gap_that_stays_is_told_again_and_again_and_not_at_once(gap, up, course):
+    """It swings only where it goes up far from where it has begun to fall."""
     watch = StagnationWatch()
-    told = [watch.stagnates(0.5 + 0.01 * (-1) ** n) for n in range(100)]
-    first = told.index(True)
-    assert first >= 5
-    assert sum(told) >= 2
+    told = [watch.judge(gap * up ** (n % 2)) for n in range(100)]
+    assert set(told) == {"falls", course}
+    assert told.index(course) >= 5
+    assert told.count(course) >= 2
+
+
+def test_a_watch_goes_on_as_if_never_stopped():
+    watch, other = StagnationWatch(), StagnationWatch()
+    for n in range(60):
+        told = watch.judge(0.1 * (1 + n % 3))
+        assert other.judge(0.1 * (1 + n % 3)) == told
+        values = other.to_dict()
+        other = StagnationWatch()
+        other.restore(values)
 
 
 def test_no_check_is_due_while_the_gap_is_far_above_the_tolerance():
