@@ -21,7 +21,8 @@ from dtopk.job.checks import parse_bytes
 
 if TYPE_CHECKING:
     from dtopk.engine.forecast import Forecast, Speed
-    from dtopk.engine.plan import ClusterPlan, Sizes
+    from dtopk.engine.plan import ClusterPlan
+    from dtopk.engine.sizes import Sizes
 
 _COUNT = click.IntRange(min=1)
 _RATE = click.FloatRange(min=0, min_open=True)
@@ -227,7 +228,7 @@ def _threads_of_job(job: TrainJob, workers: int) -> int:
 def _find_sizes(request: Request) -> "Sizes":
     """Take sizes from the store, and from the command line where they are given."""
     from dtopk.engine import StoreRows
-    from dtopk.engine.plan import Sizes
+    from dtopk.engine.sizes import Sizes
     from dtopk_storage import open_store
 
     options = _make_options(request)
@@ -253,7 +254,7 @@ def _find_sizes(request: Request) -> "Sizes":
 def _make_sizes(request: Request, n: int, d: int, m: int, dtype: str) -> "Sizes":
     import numpy as np
 
-    from dtopk.engine.plan import Sizes
+    from dtopk.engine.sizes import Sizes
     from dtopk_storage.publishing import DEFAULT_CHUNK_BYTES, default_chunk_rows
 
     return Sizes.of_numbers(

@@ -18,10 +18,11 @@ from dtopk.engine.fit import check_run, describe_run, keep_duals, plan_layout
 from dtopk.engine.interruption import Interruption
 from dtopk.engine.memory import MemoryPlan
 from dtopk.engine.options import FitOptions, StartPoint
-from dtopk.engine.plan import Sizes, choose_plan, plan_cluster
+from dtopk.engine.plan import choose_plan, plan_cluster
 from dtopk.engine.records import Callback, FitResult
 from dtopk.engine.rows import StoreRows
 from dtopk.engine.run import Run
+from dtopk.engine.sizes import Sizes
 from dtopk.engine.team import MembersLost
 from dtopk.engine.worker import MemberSpec, StoreSource
 from dtopk.launch import WorkerInfo, wait_for_workers

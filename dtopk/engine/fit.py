@@ -18,10 +18,11 @@ from dtopk.engine.interruption import Interruption
 from dtopk.engine.member import Member
 from dtopk.engine.memory import MemoryPlan
 from dtopk.engine.options import FLOAT32_TOL, FitOptions, StartPoint
-from dtopk.engine.plan import Sizes, plan_process
+from dtopk.engine.plan import plan_process
 from dtopk.engine.records import Callback, FitInfo, FitResult
 from dtopk.engine.rows import Rows, class_totals
 from dtopk.engine.run import Run
+from dtopk.engine.sizes import Sizes
 from dtopk.engine.team import LocalTeam, Team
 from dtopk.losses import Loss
 from dtopk_storage import CheckpointError, RunState, create_dual, open_run_state

@@ -35,8 +35,8 @@ from dtopk.engine.member import Member
 from dtopk.engine.memory import MemoryPlan
 from dtopk.engine.messages import Places, Wish
 from dtopk.engine.options import FitOptions, StartPoint
-from dtopk.engine.plan import Sizes
 from dtopk.engine.rows import Rows, StoreRows
+from dtopk.engine.sizes import Sizes
 from dtopk.losses import Loss
 from dtopk.solvers.sdca import Timings
 from dtopk_storage import CheckpointError, DatasetError, DualFile, RunState, open_store

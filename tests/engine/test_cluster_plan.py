@@ -8,16 +8,15 @@ from dataclasses import replace
 import pytest
 
 from dtopk.engine import FitOptions
+from dtopk.engine.holdings import COMPILER_BYTES, PROCESS_BYTES
 from dtopk.engine.plan import (
-    COMPILER_BYTES,
-    PROCESS_BYTES,
-    Sizes,
     choose_plan,
     least_members,
     memory_for_all,
     plan_cluster,
     plan_process,
 )
+from dtopk.engine.sizes import Sizes
 
 GB = 10**9
 
@@ -241,7 +240,8 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from dtopk.engine import ArrayRows, FitOptions, StoreRows, fit
-from dtopk.engine.plan import Sizes, plan_process
+from dtopk.engine.plan import plan_process
+from dtopk.engine.sizes import Sizes
 from dtopk.losses import make_loss
 from dtopk_storage import open_store
 

@@ -6,7 +6,8 @@ import pytest
 
 from dtopk.engine import FitOptions
 from dtopk.engine.forecast import CALL_SECONDS, Speed, forecast, measure_speed
-from dtopk.engine.plan import Sizes, plan_cluster, plan_process
+from dtopk.engine.plan import plan_cluster, plan_process
+from dtopk.engine.sizes import Sizes
 from dtopk.losses import make_loss
 
 GB = 10**9

@@ -7,7 +7,8 @@ import pytest
 
 from dtopk.engine import ArrayRows, FitOptions
 from dtopk.engine.memory import cgroup_limit, free_memory
-from dtopk.engine.plan import Sizes, plan_process
+from dtopk.engine.plan import plan_process
+from dtopk.engine.sizes import Sizes
 
 # W of 50 x 10 in float32 and the centre of the accelerated loop; for a certificate, W and the
 # weights of the duals in float64.
