@@ -43,7 +43,7 @@ PROBED_ROWS = 1024
 PROBED_SHARE = 1 / 64
 """That share of all rows."""
 _ROUNDING = 1e-11
-"""A relative gap below which its parts are rounding, and say nothing of the ratio."""
+"""A relative gap below which its parts are rounding: from there r falls, for the last digits."""
 
 
 @dataclass(kw_only=True)
@@ -525,9 +525,8 @@ class Run:
             now = self.progress
             if course == "swings":
                 now.ceiling = lower_ceiling(now.ratio)
-            ratio = now.ratio
-            if gap > _ROUNDING:
-                ratio = steer_ratio(ratio, now.inner, now.outer, ceiling=now.ceiling)
+            inner = now.inner if gap > _ROUNDING else 0.0
+            ratio = steer_ratio(now.ratio, inner, now.outer, ceiling=now.ceiling)
             self._move_centre(ratio, advance=True)
 
     @property
