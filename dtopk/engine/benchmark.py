@@ -139,7 +139,7 @@ def measure_pass(
     n, d = X.shape
     size = min(block_size or default_block_size(n_classes), n)
     conversion = RowConversion(n_features=d, dtype=X.dtype)
-    updater = BlockUpdater(loss, conversion, n_classes, size, ahead=threads != 1)
+    updater = BlockUpdater(loss, conversion, n_classes, size)
     W, dual = np.zeros((d, n_classes), X.dtype), np.zeros((n, n_classes), X.dtype)
     costs = np.full(n, C, X.dtype)
     limits, epochs, parts = [], [], []
@@ -150,12 +150,10 @@ def measure_pass(
             updater.timings = Timings()
             began = time.perf_counter()
             order = np.random.default_rng(number).permutation(n)
-            batches = [order[start : start + size] for start in range(0, n, size)]
-            for rows, following in zip(batches, [*batches[1:], None], strict=True):
-                updater.update(X, labels, costs, dual, rows, W, 1.0, following=following)
+            for start in range(0, n, size):
+                updater.update(X, labels, costs, dual, order[start : start + size], W, 1.0)
             epochs.append(time.perf_counter() - began)
             parts.append(updater.timings)
-        updater.close()
         began = time.perf_counter()
         CertificateSums(loss, conversion, W).add(X, labels, costs, dual)
         certificate_seconds = time.perf_counter() - began

@@ -49,8 +49,7 @@ def fit_on_cluster(
     Weights and duals are the same to the bit as those of `fit` with as many partitions and
     threads on a processor of the same kind, however many workers there are and whichever of them
     are lost on the way. With `options.threads` = 0 each worker takes the threads that it owns,
-    and then this holds for workers that own as many. Threads beyond the first multiply matrices
-    and convert rows, no more.
+    and then this holds for workers that own as many. The kernels have no threads of their own.
 
     A worker that is lost, hangs or cannot reach another is left out, or replaced if another comes;
     the run goes back to its last commit, or without a `state` to its start.

@@ -85,7 +85,7 @@ def fit(
         if state is None and not plan.duals_in_memory:
             folder = tempfile.TemporaryDirectory(prefix="dtopk-", dir=scratch)
             state = open_run_state(Path(stack.enter_context(folder)) / "state")
-        member = make_member(rows, loss, options, layout, plan, state, options.threads)
+        member = make_member(rows, loss, options, layout, plan, state)
         team = stack.enter_context(LocalTeam(member))
         run = Run(
             rows, loss, options, layout, team, interruption, callbacks, solver,
@@ -150,7 +150,6 @@ def make_member(
     layout: Layout,
     plan: MemoryPlan,
     state: RunState | None,
-    threads: int,
 ) -> Member:
     """Make a member of a run, with its duals where the plan says.
 
@@ -163,8 +162,6 @@ def make_member(
     plan : MemoryPlan
     state : RunState or None
         There must be one if the plan streams the duals.
-    threads : int
-        That the member has; 0: all of the machine.
     """
     duals: Duals
     if plan.duals_in_memory:
@@ -180,7 +177,6 @@ def make_member(
         layout,
         duals,
         keep_features=plan.features_in_memory,
-        ahead=threads != 1,
         state=state,
     )
 

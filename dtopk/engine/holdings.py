@@ -171,10 +171,8 @@ def _list_transit(sizes: Sizes, memory: MemoryPlan) -> list[Holding]:
 def _list_workspace(sizes: Sizes, layout: Layout) -> Holding:
     """Count the arrays of `BlockUpdater` and of `CertificateSums.add`."""
     size = min(sizes.block_size, largest_block(layout))
-    # The rows themselves, and those of the next block where they are converted ahead.
-    widths = (1 + sizes.ahead) * sizes.width
     return Holding(
         name="rows being solved",
-        in_round=size * (widths + size + 3 * sizes.n_classes) * sizes.itemsize,
+        in_round=size * (sizes.width + size + 3 * sizes.n_classes) * sizes.itemsize,
         at_certificate=_CERTIFICATE_ROWS * (sizes.width + 5 * sizes.n_classes) * 8,
     )

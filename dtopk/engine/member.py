@@ -83,8 +83,6 @@ class Member:
     duals : Duals
     keep_features : bool
         Whether rows stay in memory once they have been read.
-    ahead : bool
-        Whether there is a thread to convert rows while those before them are solved.
     state : RunState or None
         Where the run's state is written.
     stop : callable
@@ -105,7 +103,6 @@ class Member:
         duals: Duals,
         *,
         keep_features: bool,
-        ahead: bool = False,
         state: RunState | None = None,
         stop: Callable[[], bool] = lambda: False,
         report: Callable[[int], None] = lambda added: None,
@@ -125,9 +122,7 @@ class Member:
         self.W: Array = np.zeros((self.conversion.width, rows.n_classes), dtype)
         size = options.block_size or default_block_size(rows.n_classes)
         largest = max(block.n_rows for block in layout.blocks)
-        self.updater = BlockUpdater(
-            loss, self.conversion, rows.n_classes, min(size, largest), ahead=ahead
-        )
+        self.updater = BlockUpdater(loss, self.conversion, rows.n_classes, min(size, largest))
         self.feed = Feed(rows, layout.blocks, duals, keep_features=keep_features)
         self._alone = layout.n_partitions == 1
         self._peers: Peers = NoPeers()
@@ -141,8 +136,7 @@ class Member:
         self._version = ""
 
     def close(self) -> None:
-        """End the background threads."""
-        self.updater.close()
+        """End the background thread."""
         self.feed.close()
 
     def take_place(self, places: Places, peers: Peers) -> None:
@@ -321,11 +315,10 @@ class Member:
         costs = self._costs(visit).astype(self.W.dtype)
         seed = [self.options.seed, step.epoch, visit.block]
         order = np.random.default_rng(seed).permutation(len(piece.labels))
-        starts = range(0, len(order), self.updater.block_size)
-        batches = [order[start : start + self.updater.block_size] for start in starts]
-        for rows, following in zip(batches, [*batches[1:], None], strict=True):
+        for start in range(0, len(order), self.updater.block_size):
+            rows = order[start : start + self.updater.block_size]
             dual_sum = self.updater.update(
-                piece.X, piece.labels, costs, visit.dual, rows, U, step.ratio, step.sigma, following
+                piece.X, piece.labels, costs, visit.dual, rows, U, step.ratio, step.sigma
             )
             yield len(rows), dual_sum
             if self._cut_short(ends):

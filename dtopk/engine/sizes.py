@@ -45,8 +45,6 @@ class Sizes:
     """Whether the features are in memory already, and count for nothing."""
     threads: int = 1
     """Threads of the matrix products."""
-    ahead: bool = False
-    """Whether rows are converted while those before them are solved."""
 
     @classmethod
     def of_rows(cls, rows: Rows, options: FitOptions) -> "Sizes":
@@ -132,7 +130,6 @@ class Sizes:
             accelerated=options.acceleration != "off",
             resident=resident,
             threads=options.threads or 1,
-            ahead=options.threads != 1,
         )
 
     @property

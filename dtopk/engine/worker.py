@@ -476,7 +476,7 @@ class Seat:
             if spec.mark:
                 _find_mark(spec.state, spec.mark)
         layout = Sizes.of_rows(rows, spec.options).make_layout(streamed=spec.streamed)
-        member = make_member(rows, spec.loss, spec.options, layout, spec.plan, state, spec.threads)
+        member = make_member(rows, spec.loss, spec.options, layout, spec.plan, state)
         member.stop = lambda: self.stopped
         member.report = self._add_rows
         member.pulse = self.pulse

@@ -13,7 +13,6 @@ References
 """
 
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -82,7 +81,7 @@ class Timings:
     """Seconds spent in each part of the block updates."""
 
     convert: float = 0.0
-    """Picking rows, converting them, and their duals; what is not done ahead."""
+    """Picking rows, converting them, and their duals."""
     gram: float = 0.0
     """Gram matrices."""
     scores: float = 0.0
@@ -100,9 +99,6 @@ class Timings:
 class BlockUpdater:
     """The update of one block, with its workspace.
 
-    The rows' own problems are solved by one thread. Where there are more, the next block's rows are
-    converted by another one meanwhile.
-
     Parameters
     ----------
     loss : Loss
@@ -110,18 +106,10 @@ class BlockUpdater:
     n_classes : int
     block_size : int, at least 1
         Most rows in a block.
-    ahead : bool
-        Whether there is a thread to convert rows ahead.
     """
 
     def __init__(
-        self,
-        loss: Loss,
-        conversion: RowConversion,
-        n_classes: int,
-        block_size: int,
-        *,
-        ahead: bool = False,
+        self, loss: Loss, conversion: RowConversion, n_classes: int, block_size: int
     ) -> None:
         self.loss = loss
         self.conversion = conversion
@@ -129,21 +117,10 @@ class BlockUpdater:
         self.timings = Timings()
         dtype = conversion.dtype
         self._X = np.empty((block_size, conversion.width), dtype)
-        self._thread: ThreadPoolExecutor | None = None
-        self._coming: tuple[NDArray[np.int64], Future[None]] | None = None
-        if ahead:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="dtopk-convert")
-            self._spare = np.empty_like(self._X)
         self._gram = np.empty((block_size, block_size), dtype)
         self._scores, self._dual, self._delta = (
             np.empty((block_size, n_classes), dtype) for _ in range(3)
         )
-
-    def close(self) -> None:
-        """End the thread that converts ahead."""
-        if self._thread is not None:
-            self._thread.shutdown(wait=True, cancel_futures=True)
-            self._thread, self._coming = None, None
 
     def update(
         self,
@@ -155,7 +132,6 @@ class BlockUpdater:
         W: Array,
         ratio: float,
         sigma: float = 1.0,
-        following: NDArray[np.int64] | None = None,
     ) -> float:
         """Maximise the dual over some rows, one after the other, and bring W up to date.
 
@@ -177,9 +153,6 @@ class BlockUpdater:
         sigma : float, at least 1
             sigma' of a partition among others (:mod:`dtopk.solvers.dual_step`): W moves by so many
             times its own change, and each row takes its own curvature for as much greater.
-        following : ndarray of int64 or None
-            The rows of the next call, if known: the same object, of the same X. They are converted
-            meanwhile if there is a thread for it.
 
         Returns
         -------
@@ -187,10 +160,10 @@ class BlockUpdater:
             sum_i D_i over the rows, at their new duals and for the costs as given.
         """
         n_rows = len(rows)
-        scores, a = self._scores[:n_rows], self._dual[:n_rows]
+        block, scores, a = self._X[:n_rows], self._scores[:n_rows], self._dual[:n_rows]
         delta, G = self._delta[:n_rows], self._gram[:n_rows, :n_rows]
         clock = [time.perf_counter()]
-        block = self._convert(X, rows)
+        self.conversion.gather(X, rows, block)
         take_duals(dual, rows, W.dtype.type(1 / ratio), a)
         y, cost = labels[rows], costs[rows] / W.dtype.type(ratio)
         clock.append(time.perf_counter())
@@ -198,10 +171,6 @@ class BlockUpdater:
         clock.append(time.perf_counter())
         gemm(block, W, scores)
         clock.append(time.perf_counter())
-        if following is not None and self._thread is not None:
-            spare = self._spare[: len(following)]
-            converted = self._thread.submit(self.conversion.gather, X, following, spare)
-            self._coming = following, converted
         dual_value = self._solve_rows(scores, G, a, delta, y, cost)
         clock.append(time.perf_counter())
         gemm(block.T, delta, W, alpha=sigma, beta=1.0)
@@ -210,18 +179,6 @@ class BlockUpdater:
         clock.append(time.perf_counter())
         self._add_times(clock)
         return ratio * dual_value
-
-    def _convert(self, X: Array, rows: NDArray[np.int64]) -> Array:
-        """Return the rows, which the call before may have had converted."""
-        coming, self._coming = self._coming, None
-        if coming is not None:
-            coming[1].result()
-            if coming[0] is rows:
-                self._X, self._spare = self._spare, self._X
-                return self._X[: len(rows)]
-        block = self._X[: len(rows)]
-        self.conversion.gather(X, rows, block)
-        return block
 
     def _solve_rows(
         self,

@@ -119,26 +119,6 @@ def test_centring_scaling_and_a_constant_equal_training_on_converted_rows(dtype)
     np.testing.assert_allclose(W, expected_W, atol=1e-11)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_rows_converted_ahead_are_the_same(dtype):
-    """Blocks of several sizes, and one that comes in place of the one that was said to."""
-    X, y = problem(dtype)
-    conversion = RowConversion(n_features=D, dtype=np.dtype(np.float32))
-    order = np.random.default_rng(1).permutation(N)
-    blocks = [order[:64], order[64:70], order[70:134], order[134:142], order[142:]]
-    known = [blocks[1], blocks[2], order[:3], blocks[4], None]
-    found = []
-    for ahead in (False, True):
-        updater = BlockUpdater(SMOOTH, conversion, M, 64, ahead=ahead)
-        W, dual = np.zeros((D, M), np.float32), np.zeros((N, M), np.float32)
-        for rows, following in zip(blocks, known, strict=True):
-            costs = np.ones(N, np.float32)
-            updater.update(X, y, costs, dual, rows, W, 1.0, following=following)
-        found.append((W, dual))
-    np.testing.assert_array_equal(found[0][0], found[1][0])
-    np.testing.assert_array_equal(found[0][1], found[1][1])
-
-
 def test_timings_add_up_to_their_total():
     X, y = problem()
     updater = BlockUpdater(SMOOTH, RowConversion(n_features=D, dtype=np.dtype(float)), M, 64)
