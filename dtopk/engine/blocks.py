@@ -136,7 +136,7 @@ def _choose_block_rows(n_rows: int, batch_rows: int) -> tuple[int, int]:
 
 def _choose_rounds(n_rows: int, n_partitions: int) -> int:
     """Choose the synchronisations in an epoch, from the rows of a partition."""
-    least = round(_LEAST_ROUNDS * math.sqrt(n_partitions))
+    least = int(_LEAST_ROUNDS * math.sqrt(n_partitions))
     return max(min(n_rows // _ROUND_ROWS, _MOST_ROUNDS), least)
 
 

@@ -53,7 +53,7 @@ def test_blocks_that_are_larger_than_a_batch_are_whole_batches():
 
 @pytest.mark.parametrize(
     ("n_rows", "n_partitions", "rounds"),
-    [(64_000, 1, 1), (64_000, 2, 7), (640_000, 2, 8), (16_000, 2, 3), (16_000, 16, 8)],
+    [(64_000, 1, 1), (64_000, 2, 7), (640_000, 2, 8), (16_000, 2, 2), (16_000, 16, 8)],
 )
 def test_rounds_follow_from_rows_and_partitions(n_rows, n_partitions, rounds):
     given = pieces(*[1000] * (n_rows // 1000))
