@@ -1,6 +1,11 @@
 """Environment and fixtures that every test shares."""
 
 import os
+import signal
+
+# A shell that runs the tests in the background has them ignore interrupts, which some send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before anything imports the libraries that read them.
 os.environ.setdefault("MPLBACKEND", "Agg")
