@@ -88,7 +88,7 @@ class Progress:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Progress":
         """Make it again of what `to_dict` gave."""
-        known = {name.name: values[name.name] for name in fields(cls) if name.name in values}
+        known = {name.name: values[name.name] for name in fields(cls)}
         known["history"] = [EpochRecord(**record) for record in known["history"]]
         return cls(**known)
 
@@ -256,19 +256,30 @@ class Run:
     def _resume(self, manifest: Mapping[str, Any]) -> None:
         """Go on from a commit."""
         self._check_layout(manifest["layout"])
-        self.progress = Progress.from_dict(manifest["progress"])
-        self._dealer.owners = np.array(self.progress.owners)
-        self._schedule.restore(self.progress.schedule)
-        self._watch.restore(self.progress.watch)
+        try:
+            self._take_over(Progress.from_dict(manifest["progress"]))
+        except KeyError as error:
+            assert self._state is not None
+            raise CheckpointError(
+                f"progress in the state in {self._state.url!r} must have {error}: another version "
+                "of dtopk has left it. Start the run anew, in another folder."
+            ) from error
         self._own(self.progress.owners, None)
         self.team.call("restore", manifest["version"], self.progress.ratio)
-        pending, self.progress.pending = self.progress.pending, {}
-        if pending:
-            self._pending = EpochRecord(**pending["record"]), pending["course"]
         if self._ends is None:
             self._told = len(self.progress.history)
             for callback in self.callbacks:
                 callback.on_resume(tuple(self.progress.history), manifest["saved"])
+
+    def _take_over(self, progress: Progress) -> None:
+        """Be as far as a commit is, but for what the members have."""
+        self._dealer.owners = np.array(progress.owners)
+        self._schedule.restore(progress.schedule)
+        self._watch.restore(progress.watch)
+        pending, progress.pending = progress.pending, {}
+        if pending:
+            self._pending = EpochRecord(**pending["record"]), pending["course"]
+        self.progress = progress
 
     def _describe_layout(self) -> dict[str, Any]:
         """Say how rows and weights are cut, by which a state is known to be of the same run."""

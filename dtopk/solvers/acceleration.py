@@ -11,7 +11,7 @@ After every pass the centre moves to W, and A stays: W is then a running mean of
 passes, with the share 1/r for the newest. The papers move the centre beyond W, by momentum, which
 is right where each subproblem is solved to the end. With one pass for each it is not: the duals
 that are taken along bring a momentum of their own (W moves by ``c (W - Z)`` with its centre), and
-no other takes the fewest passes, by a factor of up to four where K is large.
+the fewest passes were taken without another one.
 
 References
 ----------

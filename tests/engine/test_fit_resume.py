@@ -201,6 +201,19 @@ def test_state_of_another_run_is_refused(store, tmp_path, changed, message):
         train(store, state, **changed)
 
 
+@pytest.mark.parametrize("missing", ["ceiling", "outer"])
+def test_state_of_another_version_is_refused(store, tmp_path, missing):
+    state = open_run_state(tmp_path / "state")
+    train(store, state, max_epochs=1)
+    manifest = state.load()
+    del manifest["progress"][missing]
+    state.commit(
+        manifest["version"], {key: manifest[key] for key in ("progress", "layout", "saved")}
+    )
+    with pytest.raises(CheckpointError, match=f"must have '{missing}': another version of dtopk"):
+        train(store, state, max_epochs=2)
+
+
 def test_state_is_committed_no_more_often_than_asked(store, tmp_path, monkeypatch):
     commits = []
     monkeypatch.setattr(RunState, "commit", lambda self, *arguments: commits.append(arguments))
