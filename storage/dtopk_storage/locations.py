@@ -203,6 +203,7 @@ class ObjectFolder:
             try:
                 fs.pipe_file(path, body, mode="create")
             except (NotImplementedError, TypeError):
+                # How fsspec's file systems say that they have no exclusive creation.
                 fs.pipe_file(path, body)
 
     def read(self, name: str) -> Bytes:
