@@ -1,22 +1,42 @@
-"""Every registered loss, with every kind of parameter."""
+"""Every registered loss, with every kind of parameter, and labels that it can be asked about."""
 
-from dtopk.losses import available, make_loss
+from itertools import product
+
+import numpy as np
+
+from dtopk.losses import LabelSets, available, make_loss
 
 GAMMA = 0.5
 
 
+def parameter_choices(n_classes):
+    """List values of every parameter that a loss may take."""
+    ranks = np.arange(n_classes - 1)
+    rhos = [[1.0], 2.0**-ranks, np.maximum(3.0 - ranks, 0) / 6, np.ones(n_classes - 1)]
+    mistakes = np.random.default_rng(0).integers(0, 4, (n_classes, n_classes)) / 2
+    np.fill_diagonal(mistakes, 0)
+    return {
+        "k": sorted({1, 2, 5, n_classes - 1} & set(range(1, n_classes))),
+        "gamma": [0.0, GAMMA],
+        "smoothing": ["lapin", "moreau"],
+        "rho": rhos,
+        "label_cost": [None, mistakes],
+    }
+
+
 def loss_cases(n_classes):
-    """Make each loss with k = 1, 2, 5 and n_classes - 1, plain and smoothed both ways."""
+    """Make each loss with every choice of its parameters."""
+    choices = parameter_choices(n_classes)
     losses = []
     for info in available():
-        ks = sorted({1, 2, 5, n_classes - 1} & set(range(1, n_classes)))
-        for k in ks if "k" in info.parameters else (1,):
-            losses.append(make_loss(info.name, k=k))
-            if "gamma" in info.parameters:
-                losses += [
-                    make_loss(info.name, k=k, gamma=GAMMA, smoothing=smoothing)
-                    for smoothing in ("lapin", "moreau")
-                ]
+        for values in product(*(choices[name] for name in info.parameters)):
+            given = dict(zip(info.parameters, values, strict=True))
+            if given.get("gamma") == 0 and (
+                info.smooth == "always" or given.get("smoothing") == "moreau"
+            ):
+                # A loss that is always smooth has a gamma; without one there is one loss, not two.
+                continue
+            losses.append(make_loss(info.name, **given))
     return losses
 
 
@@ -25,6 +45,38 @@ def loss_id(loss):
     parts = [loss.name]
     if "k" in loss.parameters:
         parts.append(f"k{loss.k}")
+    if "rho" in loss.parameters:
+        parts.append("rho" + "_".join(f"{weight:.2g}" for weight in loss.rho))
+    if "label_cost" in loss.parameters:
+        parts.append("costs" if loss.label_cost.size else "ones")
     if loss.smooth and "gamma" in loss.parameters:
-        parts.append(loss.smoothing)
+        parts.append(getattr(loss, "smoothing", "smooth"))
     return "-".join(parts)
+
+
+def random_labels(loss, rng, n_rows, n_classes):
+    """Draw labels of the most general kind that the loss takes."""
+    if "multilabel" not in loss.targets:
+        return rng.integers(0, n_classes, n_rows).astype(np.int32)
+    # One loss against the rest takes the empty set and the full one; others compare the two sides.
+    low, high = (1, n_classes) if loss.compares_classes else (0, n_classes + 1)
+    sizes = rng.integers(low, high, n_rows)
+    ranks = np.argsort(np.argsort(rng.random((n_rows, n_classes)), axis=1), axis=1)
+    return LabelSets.from_indicator(ranks < sizes[:, None])
+
+
+def fit_labels(loss, y, n_classes):
+    """Give a loss class codes as they are, or sets of the class and the next but one."""
+    if "multiclass" in loss.targets:
+        return y
+    indicator = np.zeros((len(y), n_classes))
+    for shift in (0, 2):
+        indicator[np.arange(len(y)), (y + shift) % n_classes] = 1
+    return LabelSets.from_indicator(indicator)
+
+
+def one_label(label):
+    """Make the labels of one row: of a class, or of an array of them."""
+    if np.ndim(label) == 0:
+        return np.array([label], np.int32)
+    return LabelSets(np.array([0, len(label)]), np.asarray(label, np.int32))

@@ -7,7 +7,7 @@ import click
 import numpy as np
 
 from dtopk.cli.output import answer_json, json_option, tell
-from dtopk.losses import available, make_loss
+from dtopk.losses import Loss, available, make_loss
 
 _COUNT = click.IntRange(min=1)
 _COUNT_OR_AUTO = click.IntRange(min=0)
@@ -82,9 +82,8 @@ def bench(
     )
     from dtopk.testing import make_features
 
-    hinge = {"k": k, "gamma": gamma, "smoothing": smoothing}
     names = [name] if name else ["topk_hinge_alpha", "softmax"]
-    losses = [make_loss(each, **({} if each == "softmax" else hinge)) for each in names]  # type: ignore[arg-type]
+    losses = [_make_loss(each, k=k, gamma=gamma, smoothing=smoothing) for each in names]
     for loss in losses:
         loss.check_n_classes(m)
     check_memory(n, d, m, np.dtype(dtype))
@@ -100,7 +99,7 @@ def bench(
         results.append(
             {
                 "loss": loss.name,
-                **asdict(loss),
+                **loss.describe(),
                 "n_samples": n,
                 "n_features": d,
                 "n_classes": m,
@@ -120,6 +119,12 @@ def bench(
         answer_json({"blas": blas_description(), "results": results})
 
 
+def _make_loss(name: str, **values: Any) -> Loss:
+    """Make a loss with those of the values that it takes."""
+    info = next(info for info in available() if info.name == name)
+    return make_loss(name, **{key: values[key] for key in values if key in info.parameters})
+
+
 _PARTS = {
     "convert": "pick and convert rows and duals",
     "gram": "Gram matrices of the blocks",
@@ -136,9 +141,8 @@ def _table(result: dict[str, Any], n: int) -> str:
     rows += [(f"  {text}", result[f"{part}_seconds"]) for part, text in _PARTS.items()]
     rows.append(("certificate, float64", result["certificate_seconds"]))
     rows.append(("read, float16 store, cached", result["read_seconds"]))
-    parameters = ", ".join(
-        f"{key}={result[key]}" for key in ("k", "gamma", "smoothing") if key in result
-    )
+    names = ("k", "gamma", "smoothing", "rho", "label_cost")
+    parameters = ", ".join(f"{key}={result[key]}" for key in names if key in result)
     title = f"{result['loss']}({parameters}), blocks of {result['block_size']}"
     lines = [f"{title}: {result['ratio']:.2f} of the limit", f"{'':34}{'seconds':>9}{'us/row':>9}"]
     lines += [f"{text:34}{s:9.3f}{s / n * 1e6:9.2f}" for text, s in rows]

@@ -5,28 +5,35 @@ import dataclasses
 import click
 
 from dtopk.cli.output import answer, answer_json, format_table, json_option
-from dtopk.losses import available
+from dtopk.losses import SOURCES, available
 
 
 @click.command()
 @json_option
 def losses(as_json: bool) -> None:
-    """List the losses and what they take."""
+    """List the losses, what they take and what is known of them."""
     infos = available()
     if as_json:
-        answer_json({"losses": [dataclasses.asdict(info) for info in infos]})
+        answer_json({"losses": [dataclasses.asdict(info) for info in infos], "sources": SOURCES})
         return
     rows = [
         [
             info.name,
-            info.kind,
+            " or ".join(info.targets),
             ", ".join(info.parameters) or "-",
             "yes" if info.convex else "no",
-            str(info.smooth),
+            info.smooth,
+            info.calibrated,
             ", ".join(info.solvers),
-            info.summary,
         ]
         for info in infos
     ]
-    header = ("loss", "kind", "parameters", "convex", "smooth", "solvers", "what it is")
-    answer(format_table(rows, header=header))
+    header = ("loss", "rows are", "parameters", "convex", "smooth", "top-k calibrated", "solvers")
+    formulas = [[info.name, info.formula, info.cost] for info in infos]
+    titles = ("loss", "L(y, u) with h_j = 1 + u_j - u_y", "exact update of a row")
+    parts = [
+        format_table(rows, header=header),
+        format_table(formulas, header=titles),
+        "\n".join(f"{number} {source}" for number, source in SOURCES.items()),
+    ]
+    answer("\n\n".join(parts))

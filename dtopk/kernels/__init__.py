@@ -9,3 +9,7 @@ compiles a caller calls the one copy of the callee that it has compiled before, 
 loads the caller from numba's cache calls the copy that was optimised with it: their sums differ in
 the last bit.
 """
+
+from dtopk.kernels.stale import remove_stale_kernels
+
+remove_stale_kernels()

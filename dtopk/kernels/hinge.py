@@ -16,20 +16,22 @@ MOREAU = 1
 
 
 @njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
-def _negate_and_difference(x, total, label, old, delta):
-    """Turn x into the new dual row in place of `old`; write the change; return max |change|."""
-    largest = x.dtype.type(0)
+def negate_and_difference(x, total, label, old, delta):
+    """Turn x into the new dual row in place of `old`; write the change; return sum |change|."""
+    moved = x.dtype.type(0)
     x[label] = -total
     for j in range(x.size):
         change = -x[j] - old[j]
         delta[j] = change
         old[j] = -x[j]
-        largest = max(largest, abs(change))
-    return largest
+        # A sum vectorises where a maximum does not.
+        moved += abs(change)
+    return moved
 
 
 @njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
-def _sum_of_squares(x):
+def sum_of_squares(x):
+    """Return |x|^2."""
     total = x.dtype.type(0)
     for j in range(x.size):
         total += x[j] * x[j]
@@ -37,7 +39,7 @@ def _sum_of_squares(x):
 
 
 @njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
-def _shifted_margins(scores, dual, norm, label, scale, b):
+def shifted_margins(scores, dual, norm, label, scale, b):
     """Write (1 + q_j - q_label) * scale into b with q = scores - norm * dual, -inf at the label."""
     offset = b.dtype.type(1) - (scores[label] - norm * dual[label])
     for j in range(b.size):
@@ -111,17 +113,17 @@ def update_rows_hinge(
         else:
             curvature = dtype(norm + gamma / cost)
             if curvature > tiny:
-                _shifted_margins(scores[i], dual[i], norm, label, dtype(1 / curvature), b)
+                shifted_margins(scores[i], dual[i], norm, label, dtype(1 / curvature), b)
                 rho = dtype(1) if smoothing == MOREAU else dtype(norm / curvature)
                 total = project_top_k(b, domain, k, cost, rho, top, x)
             else:
-                _shifted_margins(scores[i], dual[i], norm, label, dtype(1), b)
+                shifted_margins(scores[i], dual[i], norm, label, dtype(1), b)
                 total = _fill_top(b, k, cost, top, x)
-            penalty = float(_sum_of_squares(x))
+            penalty = float(sum_of_squares(x))
             if smoothing == MOREAU:
                 penalty += float(total) * total
             value += total - gamma / (2 * cost) * penalty
-        if _negate_and_difference(x, total, label, dual[i], delta[i]) > 0:
+        if negate_and_difference(x, total, label, dual[i], delta[i]) > 0:
             changed[n_changed] = i
             n_changed += 1
     return value
@@ -146,7 +148,7 @@ def _plain_value(h, domain, k, top):
 
 
 @njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
-def _dot_minus_half_square(h, x):
+def dot_minus_half_square(h, x):
     """Return <h, x> - |x|^2 / 2."""
     half = h.dtype.type(0.5)
     total = h.dtype.type(0)
@@ -162,7 +164,7 @@ def _smoothed_value(h, label, domain, k, gamma, smoothing, top, x):
     total = float(project_top_k(h, domain, k, gamma, rho, top, x))
     # The label is outside the problem, and -inf times its zero would be NaN.
     h[label] = 0
-    product = float(_dot_minus_half_square(h, x))
+    product = float(dot_minus_half_square(h, x))
     if smoothing == MOREAU:
         product -= 0.5 * total * total
     return product / gamma, total
@@ -176,7 +178,7 @@ def hinge_values(scores, labels, domain, k, gamma, smoothing, out):
     top = np.empty(k + 1, scores.dtype)
     one = scores.dtype.type(1)
     for i in range(scores.shape[0]):
-        _margins(scores[i], labels[i], one, h)
+        margins(scores[i], labels[i], one, h)
         if gamma == 0:
             out[i] = _plain_value(h, domain, k, top)
         else:
@@ -184,7 +186,7 @@ def hinge_values(scores, labels, domain, k, gamma, smoothing, out):
 
 
 @njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
-def _margins(scores, label, one, h):
+def margins(scores, label, one, h):
     """Write 1 + u_j - u_label into h, -inf at the label."""
     offset = one - scores[label]
     for j in range(h.size):
@@ -200,7 +202,7 @@ def hinge_gradients(scores, labels, domain, k, gamma, smoothing, out):
     top = np.empty(k + 1, scores.dtype)
     one = scores.dtype.type(1)
     for i in range(scores.shape[0]):
-        _margins(scores[i], labels[i], one, h)
+        margins(scores[i], labels[i], one, h)
         _, total = _smoothed_value(h, labels[i], domain, k, gamma, smoothing, top, x)
         for j in range(m):
             out[i, j] = x[j] / gamma
@@ -227,7 +229,7 @@ def feasible_hinge_duals(dual, labels, costs, domain, k, gamma, smoothing, value
             b[j] = -dual[i, j]
         b[label] = -np.inf
         total = project_top_k(b, domain, k, costs[i], dual.dtype.type(0), top, x)
-        penalty = float(_sum_of_squares(x))
+        penalty = float(sum_of_squares(x))
         if smoothing == MOREAU:
             penalty += float(total) * total
         values[i] = total - gamma / (2 * costs[i]) * penalty
@@ -248,7 +250,7 @@ def hinge_subgradients(scores, labels, domain, k, out):
     top = np.empty(k + 1, scores.dtype)
     one = scores.dtype.type(1)
     for i in range(scores.shape[0]):
-        _margins(scores[i], labels[i], one, h)
+        margins(scores[i], labels[i], one, h)
         out[i] = 0
         largest_entries(h, k, top)
         total = 0.0

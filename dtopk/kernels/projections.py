@@ -169,6 +169,12 @@ def _project_fixed_sum(b, kth, radius, cap, out):
 
 
 @njit(cache=True, forceinline=True, nogil=True, error_model="numpy")
+def project_simplex(b, radius, out):
+    """Project b (m,) onto ``x >= 0, sum x = radius``, its largest entry being zero."""
+    _project_fixed_sum(b, b.dtype.type(0), radius, radius, out)
+
+
+@njit(cache=True, forceinline=True, nogil=True, error_model="numpy")
 def _project_knapsack(b, top, kth, radius, cap, rho, out):
     """Biased projection onto ``x >= 0, sum x <= radius, x_j <= cap``; return sum x."""
     zero, one = b.dtype.type(0), b.dtype.type(1)

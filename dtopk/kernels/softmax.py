@@ -28,7 +28,7 @@ _MAX_GAP32, _MAX_GAP64 = 21.0, 170.0
 
 
 @njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
-def _start_lambert(b, t, w):
+def start_lambert(b, t, w):
     """Write a first guess of V(b - t) into w, within a few units of it for b - t up to 1e4."""
     f = b.dtype.type
     for j in range(b.size):
@@ -42,9 +42,10 @@ def _start_lambert(b, t, w):
 
 
 @njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
-def _refine_lambert(b, t, w):
+def refine_lambert(b, t, w):
     """Bring w closer to V(b - t) by one Householder step of order five.
 
+    Its polynomials are divided by powers of 1 + e^(z - w), so that none of them overflows.
     Returns sum w, sum of the derivatives w/(1+w), and the sum of the moves' sizes.
     """
     f = b.dtype.type
@@ -53,15 +54,13 @@ def _refine_lambert(b, t, w):
     for j in range(b.size):
         v = w[j]
         y = fast_exp(min((b[j] - t) - v, max_gap))
-        f0 = v - y
-        f1 = f(1) + y
-        square1 = f1 * f1
-        product = f0 * y
-        above = f(6) * f1 * (square1 + product) + f0 * product
-        below = square1 * (f(24) * square1 + f(36) * product)
-        below += f0 * product * (f(14) * y + f0 + f(8))
-        step = f(4) * f0 * above / below
-        v = max(v - step, f(0))
+        inverse = f(1) / (f(1) + y)
+        e = y * inverse
+        h = (v - y) * inverse
+        he = h * e
+        above = f(4) * h * (f(6) + (f(6) + h) * he)
+        below = f(24) + he * (f(36) + h * (f(14) * e + h + f(8) * inverse))
+        v = max(v - above / below, f(0))
         moved += abs(v - w[j])
         w[j] = v
         total += v
@@ -110,7 +109,7 @@ def solve_softmax_row(b, al, top, warm, w):
         t, solved = _iterate(b, al, _warm_threshold(b, al, w, lowest), lowest, _MAX_WARM_SWEEPS, w)
         if solved:
             return t
-    _start_lambert(b, lowest, w)
+    start_lambert(b, lowest, w)
     t, _ = _iterate(b, al, lowest, lowest, _MAX_SWEEPS, w)
     return t
 
@@ -126,7 +125,7 @@ def _iterate(b, al, t, lowest, max_sweeps, w):
     close = min(al * f(1e-3), f(0.1)) if eps > 1e-10 else min(al * f(1e-4), f(3e-3))
     close = min(close + 4 * eps * al, 2.0)
     for _ in range(max_sweeps):
-        total, slope, moved = _refine_lambert(b, t, w)
+        total, slope, moved = refine_lambert(b, t, w)
         if not total > f(1e-6) * al:
             return t, False
         step = _threshold_step(total, slope, al)
@@ -134,13 +133,13 @@ def _iterate(b, al, t, lowest, max_sweeps, w):
             return t, True
         t_next = max(f(t + step), lowest)
         if moved <= al:
-            _follow_threshold(w, t_next - t)
+            follow_threshold(w, t_next - t)
         t = t_next
     return t, False
 
 
 @njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
-def _follow_threshold(w, step):
+def follow_threshold(w, step):
     """Move w = V(z) to first order to V(z - step)."""
     f = w.dtype.type
     for j in range(w.size):
@@ -172,7 +171,8 @@ def _prepare_row(scores, dual, norm, cost, label, b, w):
 
 
 @njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
-def _shift(b, top):
+def shift_down(b, top):
+    """Take top off every entry of b."""
     for j in range(b.size):
         b[j] -= top
 
@@ -194,10 +194,10 @@ def _moment(b, w, t, curved):
 def _write_dual(w, factor, label, dual, delta):
     """Turn w into the new dual row -factor w, the label's entry minus the sum of the others.
 
-    Returns the largest change of an entry.
+    Returns the sum of the sizes of its changes.
     """
     f = w.dtype.type
-    rest, largest = f(0), f(0)
+    rest, moved = f(0), f(0)
     w[label] = f(0)
     for j in range(w.size):
         w[j] *= factor
@@ -207,8 +207,8 @@ def _write_dual(w, factor, label, dual, delta):
         change = -w[j] - dual[j]
         delta[j] = change
         dual[j] = -w[j]
-        largest = max(largest, abs(change))
-    return largest
+        moved += abs(change)
+    return moved
 
 
 @njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
@@ -241,7 +241,7 @@ def update_rows_softmax(scores, gram, dual, delta, labels, costs, first, last):
         label, cost, norm = labels[i], costs[i], gram[i, i]
         _prepare_row(scores[i], dual[i], norm, cost, label, b, w)
         top = largest_entry(b)
-        _shift(b, top)
+        shift_down(b, top)
         al = norm * cost
         if cost == 0:
             w[:] = 0
@@ -304,13 +304,14 @@ def feasible_softmax_duals(dual, labels, costs, values):
             dual[i] *= cost / rest
             rest = cost
         dual[i, label] = rest
-        entropy = _negative_entropy(1 - rest / cost)
+        entropy = negative_entropy(1 - rest / cost)
         for j in range(m):
             if j != label:
-                entropy += _negative_entropy(-dual[i, j] / cost)
+                entropy += negative_entropy(-dual[i, j] / cost)
         values[i] = -cost * entropy
 
 
 @njit(cache=True, forceinline=True, nogil=True, error_model="numpy")
-def _negative_entropy(p):
+def negative_entropy(p):
+    """Return p log p, 0 at 0."""
     return p * math.log(p) if p > 0 else 0.0

@@ -2,27 +2,74 @@
 
 import difflib
 from dataclasses import dataclass
+from typing import Any
 
-from dtopk.losses.base import Loss
+from numpy.typing import ArrayLike
+
+from dtopk.losses.base import Labels, Loss
+from dtopk.losses.entropy import TopKEntropy, TopKEntropyAlpha, TopKEntropyBeta
 from dtopk.losses.hinge import TopKHinge, TopKHingeAlpha, TopKHingeAlphaIncl, TopKHingeBeta
+from dtopk.losses.label_sets import LabelSets, join_labels
+from dtopk.losses.multilabel import MultilabelHinge, MultilabelSoftmax
+from dtopk.losses.one_vs_all import HingeOva, LogisticOva, SmoothHingeOva
+from dtopk.losses.ordered_hinge import WeightedUsunier
 from dtopk.losses.softmax import Softmax
+from dtopk.losses.sparsemax import Sparsemax
+from dtopk.losses.structured_hinge import StructuredHinge
 
 __all__ = [
+    "SOURCES",
+    "HingeOva",
+    "LabelSets",
+    "Labels",
+    "LogisticOva",
     "Loss",
     "LossInfo",
+    "MultilabelHinge",
+    "MultilabelSoftmax",
+    "SmoothHingeOva",
     "Softmax",
+    "Sparsemax",
+    "StructuredHinge",
+    "TopKEntropy",
+    "TopKEntropyAlpha",
+    "TopKEntropyBeta",
     "TopKHinge",
     "TopKHingeAlpha",
     "TopKHingeAlphaIncl",
     "TopKHingeBeta",
+    "WeightedUsunier",
     "available",
+    "join_labels",
     "make_loss",
 ]
 
 _CLASSES: dict[str, type[Loss]] = {
-    cls.name: cls for cls in (Softmax, TopKHingeAlpha, TopKHingeAlphaIncl, TopKHingeBeta)
+    cls.name: cls
+    for cls in (
+        Softmax,
+        TopKEntropyAlpha,
+        TopKEntropyBeta,
+        TopKHingeAlpha,
+        TopKHingeAlphaIncl,
+        TopKHingeBeta,
+        WeightedUsunier,
+        StructuredHinge,
+        Sparsemax,
+        HingeOva,
+        SmoothHingeOva,
+        LogisticOva,
+        MultilabelHinge,
+        MultilabelSoftmax,
+    )
 }
-_DEFAULTS = {"k": 1, "gamma": 0.0, "smoothing": "lapin"}
+SOURCES = {
+    "[1]": "Lapin, Hein, Schiele. Loss Functions for Top-k Error. CVPR 2016.",
+    "[2]": "Yang, Koyejo. On the Consistency of Top-k Surrogate Losses. ICML 2020.",
+}
+"""Where it is shown which losses are calibrated for the top-k error."""
+_NEUTRAL = {"k": 1, "gamma": 0.0, "smoothing": "lapin"}
+"""Values that may be given to a loss that does not take the parameter: they ask for nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +80,22 @@ class LossInfo:
     """The name in job files."""
     kind: str
     """'multiclass' or 'multilabel'."""
+    targets: tuple[str, ...]
+    """What it can be trained on: 'multiclass', rows of one class, and 'multilabel', of a set."""
+    formula: str
+    """L(y, u), in plain text."""
     parameters: tuple[str, ...]
-    """The parameters it takes, of k, gamma and smoothing."""
+    """The parameters it takes."""
     convex: bool
     """Whether the certificate proves a global optimum."""
     smooth: str
     """'always', 'never', or the condition on gamma."""
+    calibrated: str
+    """For which top-k error it is calibrated, as far as is known; `SOURCES` has the numbers."""
     solvers: tuple[str, ...]
     """The solvers that can train it."""
+    cost: str
+    """What the exact update of a row costs."""
     summary: str
     """One line on what it is."""
 
@@ -50,27 +105,45 @@ def available() -> tuple[LossInfo, ...]:
     return tuple(
         LossInfo(
             name=cls.name,
-            kind=cls.kind,
+            kind=cls.targets[0],
+            targets=cls.targets,
+            formula=cls.formula,
             parameters=cls.parameters,
             convex=cls.convex,
-            smooth="gamma > 0" if "gamma" in cls.parameters else "always",
+            smooth=cls.smoothness,
+            calibrated=cls.calibrated,
             solvers=cls.solvers,
+            cost=cls.cost,
             summary=cls.summary,
         )
         for cls in _CLASSES.values()
     )
 
 
-def make_loss(name: str, *, k: int = 1, gamma: float = 0.0, smoothing: str = "lapin") -> Loss:
-    """Make the loss of that name.
+def make_loss(
+    name: str,
+    *,
+    k: int | None = None,
+    gamma: float | None = None,
+    smoothing: str | None = None,
+    rho: ArrayLike | None = None,
+    label_cost: ArrayLike | None = None,
+) -> Loss:
+    """Make the loss of that name. A parameter left out, or None, has the loss's own default.
 
     Parameters
     ----------
     name : str
         A name that :func:`available` lists.
-    k : int, at least 1
-    gamma : float, at least 0
-    smoothing : str, 'lapin' or 'moreau'
+    k : int, at least 1, optional
+    gamma : float, at least 0, optional
+    smoothing : str, 'lapin' or 'moreau', optional
+    rho : array-like of shape (n_weights,), optional
+        Weights of the largest, second largest, ... margin; not negative, and none above the one
+        before.
+    label_cost : array-like of shape (n_classes, n_classes), optional
+        What naming class j costs where i is true: row i, column j; not negative, with a zero
+        diagonal.
 
     Returns
     -------
@@ -79,8 +152,7 @@ def make_loss(name: str, *, k: int = 1, gamma: float = 0.0, smoothing: str = "la
     Raises
     ------
     ValueError
-        If the name is unknown, a value breaks its rule, or the loss does not take a parameter
-        that differs from its default.
+        If the name is unknown, a value breaks its rule, or the loss does not take a parameter.
     """
     if name not in _CLASSES:
         near = difflib.get_close_matches(str(name), _CLASSES, n=1, cutoff=0.5)
@@ -89,8 +161,19 @@ def make_loss(name: str, *, k: int = 1, gamma: float = 0.0, smoothing: str = "la
             f"loss {name!r} is unknown.{hint} Available: {', '.join(map(repr, _CLASSES))}."
         )
     cls = _CLASSES[name]
-    given = {"k": k, "gamma": gamma, "smoothing": smoothing}
+    given: dict[str, Any] = {
+        "k": k,
+        "gamma": gamma,
+        "smoothing": smoothing,
+        "rho": rho,
+        "label_cost": label_cost,
+    }
+    taken = {}
     for parameter, value in given.items():
-        if parameter not in cls.parameters and value != _DEFAULTS[parameter]:
+        if value is None:
+            continue
+        if parameter in cls.parameters:
+            taken[parameter] = value
+        elif parameter not in _NEUTRAL or value != _NEUTRAL[parameter]:
             raise ValueError(f"{parameter} must be left out for loss {name!r}, got {value!r}.")
-    return cls(**{parameter: given[parameter] for parameter in cls.parameters})
+    return cls(**taken)

@@ -7,38 +7,66 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dtopk.losses.label_sets import LabelSets
+
 Array = NDArray[Any]
 LabelArray = NDArray[np.int32]
+Labels = LabelArray | LabelSets
+Target = Literal["multiclass", "multilabel"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loss(ABC):
-    """A convex multiclass loss L(y, u) of the scores u, and its part of the dual problem.
+    """A convex loss L(y, u) of the scores u, and its part of the dual problem.
 
     Training minimises ``P(W) = sum_i C_i L(y_i, W'x_i) + 1/2 |W|^2`` by maximising
     ``D(A) = sum_i D_i(a_i) - 1/2 |W(A)|^2`` with ``W(A) = sum_i x_i a_i'`` and
     ``D_i(a) = -C_i L*(y_i, -a/C_i)``. `costs` stands for the C_i, C times the weight of a row.
+
+    Labels are an array of class codes, or :class:`LabelSets` for a loss that takes those.
     """
 
     name: ClassVar[str]
     """The name in job files and in the registry."""
-    kind: ClassVar[Literal["multiclass", "multilabel"]] = "multiclass"
-    """What a label is: one class, or a set of them."""
+    targets: ClassVar[tuple[Target, ...]] = ("multiclass",)
+    """What it can be trained on: rows with one class, rows with a set of them, or both."""
     summary: ClassVar[str]
     """One line on what the loss is."""
+    formula: ClassVar[str]
+    """L(y, u) in plain text, with h_j = 1 + u_j - u_y."""
+    calibrated: ClassVar[str] = "not known"
+    """For which top-k error it is calibrated, as far as is known, and in which of
+    :data:`dtopk.losses.SOURCES` that is shown."""
+    cost: ClassVar[str]
+    """What the exact update of a row costs, in the number of classes m."""
+    smoothness: ClassVar[str] = "always"
+    """'always', 'never', or the condition on gamma."""
     parameters: ClassVar[tuple[str, ...]] = ()
-    """The parameters that the loss takes, of k, gamma and smoothing."""
+    """The parameters that the loss takes, of k, gamma, smoothing, rho and label_cost."""
     convex: ClassVar[bool] = True
     """Whether the certificate proves a global optimum."""
     solvers: ClassVar[tuple[str, ...]] = ("sdca",)
     """The solvers that can train it."""
-    has_probabilities: ClassVar[bool] = False
-    """Whether :meth:`probabilities` is there."""
+    proper_sets: ClassVar[bool] = False
+    """Whether every row must have a label, and lack one."""
+    compares_classes: ClassVar[bool] = True
+    """Whether the loss depends on differences of scores only, so that a dual row sums to zero."""
+    link: ClassVar[str] = ""
+    """What turns scores into class probabilities, 'softmax' or 'sparsemax'; empty: nothing."""
 
     @property
-    @abstractmethod
     def smooth(self) -> bool:
         """Whether the loss has a Lipschitz gradient."""
+        return self.smoothness == "always"
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether :meth:`probabilities` is there."""
+        return self.link != ""
+
+    def describe(self) -> dict[str, Any]:
+        """Return the parameters as plain values, for a model file or a log."""
+        return {name: getattr(self, name) for name in self.parameters}
 
     def check_n_classes(self, n_classes: int) -> None:
         """Refuse a number of classes that the loss cannot be used with.
@@ -56,13 +84,13 @@ class Loss(ABC):
         raise ValueError(f"loss {self.name!r} gives no probabilities. Train with 'softmax'.")
 
     @abstractmethod
-    def values(self, scores: Array, labels: LabelArray) -> NDArray[np.float64]:
+    def values(self, scores: Array, labels: Any) -> NDArray[np.float64]:
         """Return the loss of every row.
 
         Parameters
         ----------
         scores : ndarray of shape (n_samples, n_classes), float32 or float64
-        labels : ndarray of shape (n_samples,), int32
+        labels : ndarray of shape (n_samples,), int32, or LabelSets
 
         Returns
         -------
@@ -70,13 +98,13 @@ class Loss(ABC):
         """
 
     @abstractmethod
-    def gradients(self, scores: Array, labels: LabelArray) -> Array:
+    def gradients(self, scores: Array, labels: Any) -> Array:
         """Return a gradient, or one subgradient where there are many, of every row.
 
         Parameters
         ----------
         scores : ndarray of shape (n_samples, n_classes), float32 or float64
-        labels : ndarray of shape (n_samples,), int32
+        labels : ndarray of shape (n_samples,), int32, or LabelSets
 
         Returns
         -------
@@ -90,7 +118,7 @@ class Loss(ABC):
         gram: Array,
         dual: Array,
         delta: Array,
-        labels: LabelArray,
+        labels: Any,
         costs: Array,
         first: int,
         last: int,
@@ -108,7 +136,7 @@ class Loss(ABC):
             Updated in place.
         delta : ndarray of shape (n_rows, n_classes), the dtype of `scores`
             Receives the change of every row.
-        labels : ndarray of shape (n_rows,), int32
+        labels : ndarray of shape (n_rows,), int32, or LabelSets
         costs : ndarray of shape (n_rows,), the dtype of `scores`
         first, last : int
 
@@ -120,17 +148,31 @@ class Loss(ABC):
 
     @abstractmethod
     def make_feasible(
-        self, dual: Array, labels: LabelArray, costs: NDArray[np.float64]
+        self, dual: Array, labels: Any, costs: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Put dual rows onto their domain, in place, and return D_i of each.
 
         Parameters
         ----------
         dual : ndarray of shape (n_samples, n_classes), float64
-        labels : ndarray of shape (n_samples,), int32
+        labels : ndarray of shape (n_samples,), int32, or LabelSets
         costs : ndarray of shape (n_samples,), float64
 
         Returns
         -------
         ndarray of shape (n_samples,), float64
         """
+
+
+def check_k(k: Any) -> None:
+    """Refuse a k that is not an integer of at least 1."""
+    if isinstance(k, bool) or not isinstance(k, int | np.integer):
+        raise TypeError(f"k must be an integer, got {k!r}.")
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}.")
+
+
+def check_k_of_classes(k: int, n_classes: int) -> None:
+    """Refuse a k that is not below the number of classes."""
+    if k > n_classes - 1:
+        raise ValueError(f"k must be between 1 and n_classes - 1 = {n_classes - 1}, got {k}.")

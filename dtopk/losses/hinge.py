@@ -31,31 +31,23 @@ from numpy.typing import NDArray
 
 from dtopk.kernels import hinge as kernels
 from dtopk.kernels.projections import ALPHA, ALPHA_INCL, BETA
-from dtopk.losses.base import Array, LabelArray, Loss
+from dtopk.losses.base import Array, LabelArray, Loss, check_k, check_k_of_classes
 
 SMOOTHINGS = {"lapin": kernels.LAPIN, "moreau": kernels.MOREAU}
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopKHinge(Loss):
-    """What the three top-k hinge losses share: all but the domain of the dual."""
+class SmoothedLoss(Loss):
+    """What the losses share that are smoothed by adding a square to their conjugate."""
 
-    parameters: ClassVar[tuple[str, ...]] = ("k", "gamma", "smoothing")
-    domain: ClassVar[int]
-    """The domain's code in :mod:`dtopk.kernels.projections`."""
+    smoothness: ClassVar[str] = "gamma > 0"
 
-    k: int = 1
-    """How many of the largest margins count."""
     gamma: float = 0.0
     """Strength of the smoothing; 0 leaves the loss nonsmooth."""
     smoothing: str = "lapin"
     """Form of the smoothing, 'lapin' or 'moreau'."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.k, bool) or not isinstance(self.k, (int, np.integer)):
-            raise TypeError(f"k must be an integer, got {self.k!r}.")
-        if self.k < 1:
-            raise ValueError(f"k must be at least 1, got {self.k}.")
         if not (math.isfinite(self.gamma) and self.gamma >= 0):
             raise ValueError(f"gamma must be finite and at least 0, got {self.gamma!r}.")
         if self.smoothing not in SMOOTHINGS:
@@ -66,19 +58,39 @@ class TopKHinge(Loss):
         """Whether gamma is positive."""
         return self.gamma > 0
 
+    @property
+    def smoothing_code(self) -> int:
+        """The form of the smoothing, as the kernels know it."""
+        return SMOOTHINGS[self.smoothing]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopKHinge(SmoothedLoss):
+    """What the three top-k hinge losses share: all but the domain of the dual."""
+
+    calibrated: ClassVar[str] = "not for gamma = 0 [2]"
+    cost: ClassVar[str] = "O(m), a few scans"
+    parameters: ClassVar[tuple[str, ...]] = ("k", "gamma", "smoothing")
+    domain: ClassVar[int]
+    """The domain's code in :mod:`dtopk.kernels.projections`."""
+
+    k: int = 1
+    """How many of the largest margins count."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_k(self.k)
+
     def check_n_classes(self, n_classes: int) -> None:
         """Refuse k above n_classes - 1. See :meth:`Loss.check_n_classes`."""
         super().check_n_classes(n_classes)
-        if self.k > n_classes - 1:
-            raise ValueError(
-                f"k must be between 1 and n_classes - 1 = {n_classes - 1}, got {self.k}."
-            )
+        check_k_of_classes(self.k, n_classes)
 
     def values(self, scores: Array, labels: LabelArray) -> NDArray[np.float64]:
         """See :meth:`Loss.values`."""
         out = np.empty(len(scores))
         kernels.hinge_values(
-            scores, labels, self.domain, self.k, self.gamma, SMOOTHINGS[self.smoothing], out
+            scores, labels, self.domain, self.k, self.gamma, self.smoothing_code, out
         )
         return out
 
@@ -89,7 +101,7 @@ class TopKHinge(Loss):
             kernels.hinge_subgradients(scores, labels, self.domain, self.k, out)
         else:
             kernels.hinge_gradients(
-                scores, labels, self.domain, self.k, self.gamma, SMOOTHINGS[self.smoothing], out
+                scores, labels, self.domain, self.k, self.gamma, self.smoothing_code, out
             )
         return out
 
@@ -115,7 +127,7 @@ class TopKHinge(Loss):
             self.domain,
             self.k,
             self.gamma,
-            SMOOTHINGS[self.smoothing],
+            self.smoothing_code,
             first,
             last,
         )
@@ -133,7 +145,7 @@ class TopKHinge(Loss):
             self.domain,
             self.k,
             self.gamma,
-            SMOOTHINGS[self.smoothing],
+            self.smoothing_code,
             values,
         )
         return values
@@ -145,6 +157,7 @@ class TopKHingeAlpha(TopKHinge):
 
     name: ClassVar[str] = "topk_hinge_alpha"
     summary: ClassVar[str] = "mean of the k largest margins, the true label left out"
+    formula: ClassVar[str] = "max(0, mean of the k largest h_j, j != y)"
     domain: ClassVar[int] = ALPHA
 
 
@@ -154,6 +167,7 @@ class TopKHingeAlphaIncl(TopKHinge):
 
     name: ClassVar[str] = "topk_hinge_alpha_incl"
     summary: ClassVar[str] = "mean of the k largest margins, the true label among them"
+    formula: ClassVar[str] = "max(0, mean of the k largest h_j, h_y = 0 among them)"
     domain: ClassVar[int] = ALPHA_INCL
 
 
@@ -163,4 +177,5 @@ class TopKHingeBeta(TopKHinge):
 
     name: ClassVar[str] = "topk_hinge_beta"
     summary: ClassVar[str] = "mean of the k largest hinges (Usunier)"
+    formula: ClassVar[str] = "mean of the k largest max(0, h_j), j != y"
     domain: ClassVar[int] = BETA

@@ -24,12 +24,10 @@ class Softmax(Loss):
 
     name: ClassVar[str] = "softmax"
     summary: ClassVar[str] = "multinomial logistic regression"
-    has_probabilities: ClassVar[bool] = True
-
-    @property
-    def smooth(self) -> bool:
-        """Always true."""
-        return True
+    formula: ClassVar[str] = "log sum_j exp(u_j - u_y)"
+    calibrated: ClassVar[str] = "every k [1]"
+    cost: ClassVar[str] = "O(m), a few scans with an exponential"
+    link: ClassVar[str] = "softmax"
 
     def probabilities(self, scores: Array) -> Array:
         """Return the softmax of scores (n_samples, n_classes), row by row."""

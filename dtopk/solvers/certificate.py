@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk.kernels.blas import gemm
-from dtopk.losses import Loss
+from dtopk.losses import Labels, Loss
 from dtopk.solvers.sdca import RowConversion
 
 Array = NDArray[Any]
@@ -92,13 +92,13 @@ class CertificateSums:
         self.loss_sum = 0.0
         self.dual_sum = 0.0
 
-    def add(self, X: Array, labels: NDArray[np.int32], costs: Array, dual: Array) -> None:
+    def add(self, X: Array, labels: Labels, costs: Array, dual: Array) -> None:
         """Add rows.
 
         Parameters
         ----------
         X : ndarray of shape (n, d), at-rest dtype
-        labels : ndarray of shape (n,), int32
+        labels : ndarray of shape (n,), int32, or LabelSets
         costs : ndarray of shape (n,)
             C times the weight of each row.
         dual : ndarray of shape (n, n_classes)

@@ -21,7 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from dtopk.kernels.blas import gemm, gram
 from dtopk.kernels.rows import gather_rows, put_duals, take_duals
-from dtopk.losses import Loss
+from dtopk.losses import Labels, Loss
 
 Array = NDArray[Any]
 
@@ -125,7 +125,7 @@ class BlockUpdater:
     def update(
         self,
         X: Array,
-        labels: NDArray[np.int32],
+        labels: Labels,
         costs: Array,
         dual: Array,
         rows: NDArray[np.int64],
@@ -138,7 +138,7 @@ class BlockUpdater:
         Parameters
         ----------
         X : ndarray of shape (n, d), at-rest dtype
-        labels : ndarray of shape (n,), int32
+        labels : ndarray of shape (n,), int32, or LabelSets
         costs : ndarray of shape (n,), the dtype of W
             C times the weight of each row.
         dual : ndarray of shape (n, n_classes), the dtype of W
@@ -186,7 +186,7 @@ class BlockUpdater:
         G: Array,
         dual: Array,
         delta: Array,
-        labels: NDArray[np.int32],
+        labels: Labels,
         costs: Array,
     ) -> float:
         value = 0.0

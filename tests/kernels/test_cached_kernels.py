@@ -35,3 +35,19 @@ def test_compiled_and_loaded_kernels_give_the_same_bits(loss, tmp_path):
     )
     assert any(tmp_path.rglob("*.nbc"))
     assert compiled == loaded
+
+
+@pytest.mark.slow
+def test_kernels_that_were_compiled_of_other_sources_are_not_loaded(tmp_path):
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", UPDATE, "sparsemax"]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nbi")}
+    (stamp,) = tmp_path.rglob("dtopk-kernels.sha256")
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nbi")}
+    stamp.write_text("of other sources")
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nbi")}
+    assert after.keys() == before.keys()
+    assert all(after[path] > before[path] for path in before)

@@ -4,7 +4,7 @@ import pytest
 from dtopk import testing
 from dtopk.solvers.acceleration import MovingCentre
 from dtopk.solvers.sdca import BlockUpdater, RowConversion
-from tests.loss_cases import loss_cases, loss_id
+from tests.loss_cases import fit_labels, loss_cases, loss_id
 
 N, D, M = 80, 6, 7
 
@@ -21,6 +21,7 @@ def test_the_first_centre_moves_nothing(rng):
 def test_weights_are_centre_and_duals_after_every_advance(loss):
     """W = c Z + X'A / r, so that X'A = r (W - c Z), whatever happened to Z."""
     X, y = testing.make_features(N, D, M, seed=7)
+    y = fit_labels(loss, y, M)
     costs = np.full(N, 20.0)
     updater = BlockUpdater(loss, RowConversion(n_features=D, dtype=np.dtype(float)), M, 32)
     dual, W = np.zeros((N, M)), np.zeros((D, M))

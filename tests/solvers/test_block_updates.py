@@ -6,16 +6,16 @@ import pytest
 from dtopk import testing
 from dtopk.losses import make_loss
 from dtopk.solvers.sdca import BlockUpdater, RowConversion, default_block_size
-from tests.loss_cases import loss_cases, loss_id
+from tests.loss_cases import fit_labels, loss_cases, loss_id
 
 N, D, M = 150, 9, 7
 every_loss = pytest.mark.parametrize("loss", loss_cases(M), ids=loss_id)
 SMOOTH = make_loss("topk_hinge_alpha", k=2, gamma=0.5)
 
 
-def problem(dtype=np.float64):
+def problem(loss, dtype=np.float64):
     X, y = testing.make_features(N, D, M, seed=5)
-    return X.astype(dtype), y
+    return X.astype(dtype), fit_labels(loss, y, M)
 
 
 def passes(loss, X, y, costs, *, block_size, n_passes=2, ratio=1.0, W=None, conversion=None):
@@ -33,7 +33,7 @@ def passes(loss, X, y, costs, *, block_size, n_passes=2, ratio=1.0, W=None, conv
 
 @every_loss
 def test_iterates_do_not_depend_on_the_block_size(loss):
-    X, y = problem()
+    X, y = problem(loss)
     costs = np.full(N, 3.0)
     dual, W, _ = passes(loss, X, y, costs, block_size=1)
     for block_size in (64, 256):
@@ -44,7 +44,7 @@ def test_iterates_do_not_depend_on_the_block_size(loss):
 
 @every_loss
 def test_iterates_are_those_of_one_row_at_a_time(loss):
-    X, y = problem()
+    X, y = problem(loss)
     costs = np.full(N, 3.0)
     dual, W, _ = passes(loss, X, y, costs, block_size=64)
     slow, slow_W = np.zeros((N, M)), np.zeros((D, M))
@@ -56,7 +56,7 @@ def test_iterates_are_those_of_one_row_at_a_time(loss):
 
 @every_loss
 def test_float32_stays_as_close_as_its_digits_allow(loss):
-    X, y = problem(np.float32)
+    X, y = problem(loss, np.float32)
     single = passes(loss, X, y, np.full(N, 3.0, np.float32), block_size=64)
     double = passes(loss, X, y, np.full(N, 3.0), block_size=64)
     costs = np.full(N, 3.0)
@@ -70,21 +70,21 @@ def test_float32_stays_as_close_as_its_digits_allow(loss):
 
 @every_loss
 def test_the_weights_are_those_of_the_duals(loss):
-    X, y = problem()
+    X, y = problem(loss)
     dual, W, _ = passes(loss, X, y, np.full(N, 3.0), block_size=64)
     np.testing.assert_allclose(W, X.T @ dual, atol=1e-12)
 
 
 @every_loss
 def test_the_sum_of_a_block_is_that_of_its_dual_terms(loss):
-    X, y = problem()
+    X, y = problem(loss)
     dual, _, sums = passes(loss, X[:1], y[:1], np.full(1, 3.0), block_size=1, n_passes=1)
     assert sums[0] == pytest.approx(testing.dual_term(loss, dual[0], y[0], 3.0))
 
 
 def test_a_ratio_solves_the_rows_at_a_smaller_cost_and_scales_their_duals_back():
     """At W = 0, costs C and ratio r are plain updates at C/r with the duals times r."""
-    X, y = problem()
+    X, y = problem(SMOOTH)
     dual, W, sums = passes(SMOOTH, X, y, np.full(N, 3.0), block_size=64, ratio=4.0)
     plain, plain_W, plain_sums = passes(SMOOTH, X, y, np.full(N, 0.75), block_size=64)
     np.testing.assert_allclose(dual, 4 * plain, atol=1e-12)
@@ -93,7 +93,7 @@ def test_a_ratio_solves_the_rows_at_a_smaller_cost_and_scales_their_duals_back()
 
 
 def test_rows_without_weight_keep_zero_duals_and_move_nothing():
-    X, y = problem()
+    X, y = problem(SMOOTH)
     costs = np.where(np.arange(N) % 3, 2.0, 0.0)
     dual, W, _ = passes(SMOOTH, X, y, costs, block_size=64)
     assert not dual[::3].any()
@@ -103,7 +103,7 @@ def test_rows_without_weight_keep_zero_duals_and_move_nothing():
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_centring_scaling_and_a_constant_equal_training_on_converted_rows(dtype):
-    X, y = problem()
+    X, y = problem(SMOOTH)
     X = X.astype(dtype)
     wide = X.astype(float)
     mean, scale = wide.mean(axis=0), wide.std(axis=0)
@@ -120,7 +120,7 @@ def test_centring_scaling_and_a_constant_equal_training_on_converted_rows(dtype)
 
 
 def test_timings_add_up_to_their_total():
-    X, y = problem()
+    X, y = problem(SMOOTH)
     updater = BlockUpdater(SMOOTH, RowConversion(n_features=D, dtype=np.dtype(float)), M, 64)
     updater.update(X, y, np.ones(N), np.zeros((N, M)), np.arange(64), np.zeros((D, M)), 1.0)
     timings = updater.timings

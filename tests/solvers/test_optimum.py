@@ -1,5 +1,7 @@
 """The certified optimum is that of independent solvers."""
 
+import os
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -9,12 +11,15 @@ from sklearn.svm import LinearSVC
 from dtopk import testing
 from dtopk.engine import ArrayRows, FitOptions, fit
 from dtopk.losses import make_loss
-from tests.loss_cases import loss_cases, loss_id
+from tests.loss_cases import loss_cases, loss_id, random_labels
+from tests.solvers.definitions import define_loss
 
 N_CLASSES = 6
 TOL = 1e-7
 """Relative gap asked for: ten times below what the values are compared to."""
 AGREEMENT = 1e-6
+N_PROBLEMS = int(os.environ.get("DTOPK_TEST_PROBLEMS", "1"))
+"""Random problems for each loss; 20 for a thorough check."""
 
 
 def train(loss, X, y, *, n_classes=N_CLASSES, weight=None, **options):
@@ -33,52 +38,41 @@ def small_problem(seed=0):
     return X, y
 
 
-def plain_loss(loss, h):
-    """The unsmoothed loss of the margins h of the other classes, from its definition."""
-    largest = cp.sum_largest(h, loss.k) / loss.k
-    if loss.name == "topk_hinge_beta":
-        return cp.sum_largest(cp.pos(h), loss.k) / loss.k
-    if loss.name == "topk_hinge_alpha" or loss.k == 1:
-        return cp.pos(largest)
-    return cp.maximum(0, largest, cp.sum_largest(h, loss.k - 1) / loss.k)
+def random_problem(loss, seed, n_classes=N_CLASSES):
+    """Rows of any size, with zeros, repeats and ties among them, weights and a C."""
+    rng = np.random.default_rng([seed, n_classes])
+    n = int(rng.integers(10, 61))
+    y = random_labels(loss, rng, n, n_classes)
+    X = rng.normal(size=(n, int(rng.integers(2, 7))))
+    X[0], X[2], X[3:6] = 0, X[1], np.round(X[3:6])
+    weight = rng.choice([0.0, 0.5, 1.0, 3.0], n, p=[0.1, 0.3, 0.5, 0.1])
+    return X, y, weight, float(10 ** rng.uniform(-2, 1))
 
 
-def defined_loss(loss, u, label):
-    """A smoothed loss is the infimum of the plain one plus a square of what is left.
-
-    In the margins of the other classes (Lapin) or in all scores (Moreau's envelope).
-    """
-    others = [j for j in range(N_CLASSES) if j != label]
-    if loss.name == "softmax":
-        return cp.log_sum_exp(u) - u[label]
-    if loss.gamma == 0:
-        return plain_loss(loss, 1 + u[others] - u[label])
-    if loss.smoothing == "lapin":
-        rest = cp.Variable(N_CLASSES - 1)
-        plain = plain_loss(loss, 1 + u[others] - u[label] - rest)
-    else:
-        rest = cp.Variable(N_CLASSES)
-        v = u - rest
-        plain = plain_loss(loss, 1 + v[others] - v[label])
-    return plain + cp.sum_squares(rest) / (2 * loss.gamma)
-
-
-def optimum_by_cvxpy(loss, X, y, costs):
-    W = cp.Variable((X.shape[1], N_CLASSES))
+def optimum_by_cvxpy(loss, X, y, costs, n_classes=N_CLASSES):
+    W = cp.Variable((X.shape[1], n_classes))
     losses = [
-        c * defined_loss(loss, x @ W, int(label)) for x, label, c in zip(X, y, costs, strict=True)
+        c * define_loss(loss, x @ W, label)
+        for x, label, c in zip(X, y, costs, strict=True)
+        if c > 0
     ]
     problem = cp.Problem(cp.Minimize(cp.sum(cp.hstack(losses)) + 0.5 * cp.sum_squares(W)))
     return problem.solve(solver=cp.CLARABEL, tol_gap_rel=1e-9, tol_gap_abs=1e-9, tol_feas=1e-9)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", loss_cases(N_CLASSES), ids=loss_id)
-def test_certified_value_equals_that_of_a_convex_solver(loss):
-    X, y = small_problem()
-    result = train(loss, X, y, C=2.0)
+@pytest.mark.parametrize("seed", range(N_PROBLEMS))
+@pytest.mark.parametrize(
+    ("loss", "n_classes"),
+    [(loss, m) for m in (N_CLASSES, 12)[: 2 if N_PROBLEMS > 1 else 1] for loss in loss_cases(m)],
+    ids=lambda value: value if isinstance(value, int) else loss_id(value),
+)
+def test_certified_value_equals_that_of_a_convex_solver(loss, n_classes, seed):
+    X, y, weight, C = random_problem(loss, seed, n_classes)
+    tol = 1e-8 if loss.smooth else TOL
+    result = train(loss, X, y, n_classes=n_classes, C=C, weight=weight, tol=tol)
     assert result.stop_reason == "tolerance"
-    expected = optimum_by_cvxpy(loss, X, y, np.full(len(y), 2.0))
+    expected = optimum_by_cvxpy(loss, X, y, C * weight, n_classes)
     assert result.certificate.primal == pytest.approx(expected, rel=AGREEMENT)
     assert result.certificate.dual_value == pytest.approx(expected, rel=AGREEMENT)
 
@@ -86,7 +80,7 @@ def test_certified_value_equals_that_of_a_convex_solver(loss):
 @pytest.mark.slow
 @pytest.mark.parametrize("C", [1e-3, 100.0])
 @pytest.mark.parametrize("name", ["softmax", "topk_hinge_alpha", "topk_hinge_alpha_incl"])
-def test_certified_value_equals_that_of_a_convex_solver_for_any_weights(name, C, rng):
+def test_certified_value_equals_that_of_a_convex_solver_for_any_C(name, C, rng):
     loss = make_loss(name) if name == "softmax" else make_loss(name, k=3, gamma=0.1)
     X, y = small_problem(seed=1)
     weight = rng.choice([0.0, 0.5, 3.0], len(y))
@@ -127,8 +121,10 @@ def test_large_C_is_certified(name, options, C):
 
 @pytest.mark.parametrize("loss", loss_cases(N_CLASSES), ids=loss_id)
 @pytest.mark.parametrize("C", [1e-8, 1e-2, 1.0])
-def test_certificate_holds_the_value_of_the_slow_twin(loss, C):
+def test_certificate_holds_the_value_of_the_slow_twin(loss, C, rng):
     X, y = small_problem()
+    if "multilabel" in loss.targets:
+        y = random_labels(loss, rng, len(X), N_CLASSES)
     result = train(loss, X, y, C=C, tol=1e-5)
     assert result.certificate.certified
     primal = testing.primal_value(loss, X, y, np.full(len(y), C), result.W)
