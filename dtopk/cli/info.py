@@ -8,10 +8,10 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from dtopk.cli.label_counts import LabelCounts, count_labels
 from dtopk.cli.output import answer, answer_json, format_facts, format_table, json_option, tell
 from dtopk.cli.progress import RowProgress
 from dtopk_storage import FeatureStore, open_store
-from dtopk_storage.checks import check_labels
 from dtopk_storage.files import size_on_disk
 from dtopk_storage.wording import format_bytes, format_count
 
@@ -84,6 +84,10 @@ def describe_store(path: str) -> dict[str, Any]:
     """
     store = open_store(path)
     features = store.arrays["features"]
+    labels_per_row = {}
+    if store.kind == "multilabel":
+        counts = count_labels(store, ((0, store.n_samples),))
+        labels_per_row["labels_per_row"] = _describe_labels_per_row(counts)
     return {
         "kind": "store",
         "path": path,
@@ -93,6 +97,7 @@ def describe_store(path: str) -> dict[str, Any]:
         "class_names": list(store.class_names),
         "class_name_type": store.class_name_type,
         "labels": store.kind,
+        **labels_per_row,
         "dtype": store.dtype.name,
         "chunk_rows": store.chunk_rows,
         "chunk_bytes": features.chunk_bytes,
@@ -109,28 +114,19 @@ def describe_store(path: str) -> dict[str, Any]:
     }
 
 
-def count_classes(store: FeatureStore, split: str) -> NDArray[np.int64]:
-    """Count the rows of each class in a split.
-
-    Parameters
-    ----------
-    store : FeatureStore
-    split : str
-
-    Returns
-    -------
-    ndarray of shape (n_classes,), int64
-    """
-    counts = np.zeros(store.n_classes, np.int64)
-    for start, stop in store.split_ranges(split):
-        labels = store.read_labels(start, stop)
-        check_labels(labels, start=start, store=store)
-        counts += np.bincount(labels, minlength=store.n_classes)
-    return counts
+def _describe_labels_per_row(counts: LabelCounts) -> dict[str, Any]:
+    return {
+        "mean": counts.n_labels / counts.n_rows,
+        "min": counts.fewest,
+        "max": counts.most,
+        "n_rows_without": counts.n_rows_without,
+    }
 
 
 def _describe_split(store: FeatureStore, split: str) -> dict[str, Any]:
-    counts = count_classes(store, split)
+    labels = count_labels(store, store.split_ranges(split))
+    counts = labels.rows_by_class
+    is_multilabel = store.kind == "multilabel"
     return {
         "n_samples": store.split_size(split),
         "ranges": store.split_ranges(split),
@@ -141,6 +137,7 @@ def _describe_split(store: FeatureStore, split: str) -> dict[str, Any]:
             "max": int(counts.max()),
         },
         "rarest_classes": _rarest(store, counts),
+        **({"labels_per_row": _describe_labels_per_row(labels)} if is_multilabel else {}),
     }
 
 
@@ -162,6 +159,7 @@ def format_store(fields: dict[str, Any]) -> str:
         "rows": f"{fields['n_samples']:,}",
         "features": f"{fields['n_features']:,} {fields['dtype']}",
         "classes": f"{fields['n_classes']:,}: {_shorten(fields['class_names'])}",
+        **_format_kind(fields),
         "sample weights": "yes" if fields["has_sample_weight"] else "no",
         "order of rows": "changed, see row_id" if fields["has_row_id"] else "as in the source",
         "chunks": f"{fields['n_chunks']:,} of {format_count(fields['chunk_rows'], 'row')} "
@@ -185,7 +183,35 @@ def format_store(fields: dict[str, Any]) -> str:
     ]
     header = ("split", "rows", "classes", "fewest", "median", "most", "rarest class")
     parts = [format_facts(facts), format_table(splits, header=header)]
+    if fields["labels"] == "multilabel":
+        parts.append(_format_labels_per_row(fields["splits"]))
     return "\n\n".join([*parts, *_format_provenance(fields["provenance"])])
+
+
+def _format_kind(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Say so where rows have any number of labels."""
+    if fields["labels"] != "multilabel":
+        return {}
+    part = fields["labels_per_row"]
+    return {
+        "labels": f"multilabel: {part['min']:,} to {part['max']:,} a row, {part['mean']:.4g} on "
+        f"average; {format_count(part['n_rows_without'], 'row')} without"
+    }
+
+
+def _format_labels_per_row(splits: Mapping[str, Any]) -> str:
+    """Lay out how many labels the rows of each split have."""
+    rows = [
+        [
+            split,
+            f"{part['labels_per_row']['mean']:.4g}",
+            f"{part['labels_per_row']['min']:,}",
+            f"{part['labels_per_row']['max']:,}",
+            f"{part['labels_per_row']['n_rows_without']:,}",
+        ]
+        for split, part in splits.items()
+    ]
+    return format_table(rows, header=("split", "labels a row", "fewest", "most", "rows without"))
 
 
 def _format_provenance(provenance: Mapping[str, Any]) -> list[str]:

@@ -10,13 +10,15 @@ from typing import Any, Self
 import click
 import numpy as np
 
-from dtopk.cli.info import count_classes, describe_store
+from dtopk.cli.info import describe_store
+from dtopk.cli.label_counts import count_labels
 from dtopk.cli.output import answer_json, json_option, tell, tell_written
 from dtopk.cli.progress import RowProgress
 from dtopk_storage import DatasetError, FeatureStore
 from dtopk_storage.chunked import COMPRESSIONS
 from dtopk_storage.ingest import IngestOptions, IngestProgress
 from dtopk_storage.ingest import ingest as make_store
+from dtopk_storage.ingest.label_reading import KIND_CHOICES
 from dtopk_storage.publishing import DEFAULT_CHUNK_BYTES
 from dtopk_storage.sources.base import IndexBase, SourceOptions
 from dtopk_storage.sources.formats import FORMATS
@@ -77,6 +79,27 @@ _path = click.Path(path_type=Path)
 @click.option("--labels", type=_path, help="Another file with the labels.")
 @click.option(
     "--labels-key", help="Name of the labels, or a column's index. [default: y, label, ...]"
+)
+@click.option(
+    "--kind",
+    type=click.Choice(KIND_CHOICES),
+    default="auto",
+    show_default=True,
+    help="One label a row (multiclass) or any number (multilabel); auto looks.",
+)
+@click.option(
+    "--label-separator",
+    metavar="TEXT",
+    help="Between the labels of a row that are in one text, such as ';'.",
+)
+@click.option(
+    "--class-names",
+    type=_path,
+    help="Another file with the names of an indicator matrix's columns, in a text one a line.",
+)
+@click.option(
+    "--class-names-key",
+    help="Name of those names. [default with --class-names: class_names, classes, ...]",
 )
 @click.option("--weights", type=_path, help="Another file with sample weights.")
 @click.option(
@@ -197,6 +220,16 @@ def ingest(
     \b
     svmlight:
       dtopk ingest news20.bz2 news.zarr --format svmlight --n-features 62061
+
+    A row may have any number of labels, also none: in svmlight with commas between them; as a list
+    column of Parquet; as text with a separator; or as an indicator matrix, an array of shape
+    (n_samples, n_classes) of 0 and 1, whose columns are called 0, 1, 2, ... unless they are named.
+
+    \b
+    Several labels a row:
+      dtopk ingest photos.csv photos.zarr --labels-key tags --label-separator ";"
+      dtopk ingest yeast.svm yeast.zarr --kind multilabel
+      dtopk ingest X.npy x.zarr --labels Y.npy --class-names names.txt
     """  # noqa: D301 - click wants the character, not its escape
     chosen = IngestOptions(
         reading=SourceOptions(
@@ -226,7 +259,8 @@ def ingest(
     sizes = ", ".join(f"{split} {made.split_size(split):,}" for split in made.splits)
     tell(
         f"{format_count(made.n_samples, 'row')} of {format_count(made.n_features, 'feature')} "
-        f"({made.dtype.name}), {format_count(made.n_classes, 'class')}; {sizes}"
+        f"({made.dtype.name}), {format_count(made.n_classes, 'class')}"
+        f"{', multilabel' if made.kind == 'multilabel' else ''}; {sizes}"
     )
     _tell_columns(made)
 
@@ -241,12 +275,13 @@ def _tell_columns(store: FeatureStore) -> None:
 
 def _tell_classes_without_rows(store: FeatureStore) -> None:
     """Say which classes a model trained on the store cannot learn."""
-    codes = np.flatnonzero(count_classes(store, "train") == 0)
-    absent = [store.class_names[code] for code in codes]
+    counts = count_labels(store, store.split_ranges("train"))
+    absent = [store.class_names[code] for code in np.flatnonzero(counts.rows_by_class == 0)]
     if absent:
+        consequence = " `dtopk train` refuses to evaluate on a split that has one."
         tell(
             f"note: split 'train' has no row of {format_count(len(absent), 'class')}: "
-            f"{format_names(absent)}. `dtopk train` refuses to evaluate on a split that has one."
+            f"{format_names(absent)}.{'' if store.kind == 'multilabel' else consequence}"
         )
 
 

@@ -4,6 +4,7 @@ from dtopk_storage.checks import check_batch, check_finite
 from dtopk_storage.dual import DualFile, create_dual, open_dual
 from dtopk_storage.errors import CheckpointError, DatasetError
 from dtopk_storage.files import drop_page_cache
+from dtopk_storage.label_rows import LabelRows
 from dtopk_storage.packed_rows import PackedRows, pack_rows
 from dtopk_storage.run_lock import RunLock
 from dtopk_storage.run_state import RunState, open_run_state
@@ -16,6 +17,7 @@ __all__ = [
     "DatasetError",
     "DualFile",
     "FeatureStore",
+    "LabelRows",
     "PackedRows",
     "RunLock",
     "RunState",

@@ -9,7 +9,14 @@ from numpy.typing import NDArray
 
 from dtopk_storage.chunked import ChunkedArray
 from dtopk_storage.errors import DatasetError
-from dtopk_storage.manifest import FEATURES, LABELS, SAMPLE_WEIGHT
+from dtopk_storage.label_rows import LabelRows, Labels
+from dtopk_storage.manifest import (
+    FEATURES,
+    LABEL_INDICES,
+    LABEL_INDPTR,
+    LABELS,
+    SAMPLE_WEIGHT,
+)
 from dtopk_storage.values import first_nonfinite
 
 
@@ -26,12 +33,12 @@ class CheckedStore(Protocol):
 
     @property
     def arrays(self) -> Mapping[str, ChunkedArray]:
-        """The arrays with a row per sample, by name."""
+        """The arrays that hold the rows, by name."""
 
 
 def check_batch(
     X: NDArray[Any],
-    labels: NDArray[np.int32],
+    labels: Labels,
     weight: NDArray[np.float64],
     *,
     start: int,
@@ -43,7 +50,7 @@ def check_batch(
     ----------
     X : ndarray of shape (rows, n_features), float16, float32 or float64, C-contiguous
         As `FeatureStore.read_features` returned it.
-    labels : ndarray of shape (rows,), int32
+    labels : ndarray of shape (rows,), int32, or LabelRows
     weight : ndarray of shape (rows,), float64
     start : int
         Row of the store that they start with.
@@ -53,7 +60,8 @@ def check_batch(
     ------
     DatasetError
         Names the chunk and the row of the first feature that is NaN or infinite, the first
-        label outside the classes, or the first weight that is negative or not finite.
+        label outside the classes or out of order, or the first weight that is negative or not
+        finite.
     """
     check_finite(X, start, store.path, chunk_rows=store.arrays[FEATURES].chunk_rows)
     check_labels(labels, start=start, store=store)
@@ -67,13 +75,13 @@ def check_batch(
         )
 
 
-def check_labels(labels: NDArray[np.int32], *, start: int, store: CheckedStore) -> None:
-    """Refuse labels of a store that are codes of no class.
+def check_labels(labels: Labels, *, start: int, store: CheckedStore) -> None:
+    """Refuse labels of a store that are codes of no class, or that do not rise within a row.
 
     Parameters
     ----------
-    labels : ndarray of shape (rows,), int32
-        As `FeatureStore.read_labels` returned it.
+    labels : ndarray of shape (rows,), int32, or LabelRows
+        As `FeatureStore.read_labels` or `FeatureStore.read_label_rows` returned it.
     start : int
         Row of the store that they start with.
     store : FeatureStore
@@ -83,12 +91,62 @@ def check_labels(labels: NDArray[np.int32], *, start: int, store: CheckedStore) 
     DatasetError
         Names the chunk and the row of the first such label.
     """
+    if isinstance(labels, LabelRows):
+        _check_label_rows(labels, start=start, store=store)
+        return
     wrong = (labels < 0) | (labels >= store.n_classes)
     if wrong.any():
         row = int(np.argmax(wrong))
         raise DatasetError(
             f"labels must lie in 0:{store.n_classes}, got {labels[row]} in "
             f"{_describe_row(store.arrays[LABELS], start + row)}. Ingest it again."
+        )
+
+
+def check_indptr(indptr: NDArray[np.int64], *, start: int, store: CheckedStore) -> None:
+    """Refuse starts of rows, among the labels of a multilabel store, that cannot be.
+
+    Parameters
+    ----------
+    indptr : ndarray of shape (rows + 1,), int64
+        Of `label_indptr`, from entry `start` on.
+    start : int
+    store : FeatureStore
+
+    Raises
+    ------
+    DatasetError
+        Names the chunk and the row of the first entry that falls, or lies outside the labels.
+    """
+    n_labels = store.arrays[LABEL_INDICES].shape[0]
+    wrong = (indptr < 0) | (indptr > n_labels)
+    wrong[1:] |= indptr[1:] < indptr[:-1]
+    if start == 0:
+        wrong[0] |= indptr[0] != 0
+    if wrong.any():
+        entry = int(np.argmax(wrong))
+        raise DatasetError(
+            f"label_indptr must start at 0, never fall, and end at {n_labels}, got "
+            f"{indptr[entry]} in {_describe_row(store.arrays[LABEL_INDPTR], start + entry)}. "
+            f"Ingest it again."
+        )
+
+
+def _check_label_rows(labels: LabelRows, *, start: int, store: CheckedStore) -> None:
+    check_indptr(labels.indptr, start=start, store=store)
+    codes = labels.indices
+    outside = (codes < 0) | (codes >= store.n_classes)
+    if outside.any():
+        position = int(np.argmax(outside))
+        raise DatasetError(
+            f"labels must lie in 0:{store.n_classes}, got {codes[position]} in "
+            f"{_describe_label(labels, position, start, store)}. Ingest it again."
+        )
+    lower = labels.first_not_rising()
+    if lower is not None:
+        raise DatasetError(
+            f"labels of a row must rise, got {codes[lower]} after {codes[lower - 1]} in "
+            f"{_describe_label(labels, lower, start, store)}. Ingest it again."
         )
 
 
@@ -156,3 +214,11 @@ def _first_bad_weight(weight: NDArray[np.float64]) -> int | None:
 
 def _describe_row(array: ChunkedArray, row: int) -> str:
     return f"chunk {row // array.chunk_rows}, row {row} of {str(array.path)!r}"
+
+
+def _describe_label(labels: LabelRows, position: int, start: int, store: CheckedStore) -> str:
+    """Name the chunk and the row of a label, by its position among those of some rows."""
+    array = store.arrays[LABEL_INDICES]
+    before = int(store.arrays[LABEL_INDPTR].read(start, start + 1)[0])
+    chunk = (before + position) // array.chunk_rows
+    return f"chunk {chunk}, row {start + labels.row_of(position)} of {str(array.path)!r}"

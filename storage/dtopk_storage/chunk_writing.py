@@ -8,6 +8,7 @@ import numpy as np
 import zarr
 
 from dtopk_storage.chunked import ChunkedArray
+from dtopk_storage.label_rows import LabelRows
 from dtopk_storage.manifest import (
     ATTRIBUTE,
     LABELS,
@@ -17,7 +18,7 @@ from dtopk_storage.manifest import (
     TRAIN,
     Manifest,
 )
-from dtopk_storage.publishing import features_array
+from dtopk_storage.publishing import features_array, write_labels
 from dtopk_storage.store import FeatureStore, open_store
 from dtopk_storage.values import as_feature_dtype
 
@@ -36,11 +37,17 @@ class StoreChunks:
     features: ChunkedArray
     """Features of shape (n_samples, n_features)."""
     labels: ChunkedArray
-    """Label codes of shape (n_samples,), int32."""
+    """Label codes of shape (n_samples,), int32; not written where `finish` gets the labels."""
     sample_weight: ChunkedArray | None
     """Weights of shape (n_samples,), float64; None: there are none."""
 
-    def finish(self, *, n_classes: int, provenance: Mapping[str, object]) -> FeatureStore:
+    def finish(
+        self,
+        *,
+        n_classes: int,
+        provenance: Mapping[str, object],
+        label_rows: LabelRows | None = None,
+    ) -> FeatureStore:
         """Write what makes a store of the chunks: all of its rows are of the split 'train'.
 
         The classes are called by their codes, and no mean and deviation of features are taken: both
@@ -51,6 +58,9 @@ class StoreChunks:
         n_classes : int
         provenance : mapping
             JSON values that say where the rows are from.
+        label_rows : LabelRows or None
+            Labels of all rows, which make it a multilabel store. Chunks of those would not be of
+            the same rows as the others. None: one label a row, in the chunks of `labels`.
 
         Returns
         -------
@@ -58,7 +68,10 @@ class StoreChunks:
         """
         n_samples, n_features = self.features.shape
         self.features.write_metadata(("sample", "feature"))
-        self.labels.write_metadata(("sample",))
+        if label_rows is None:
+            self.labels.write_metadata(("sample",))
+        else:
+            write_labels(self.folder, label_rows, self.features.chunk_rows)
         if self.sample_weight is not None:
             self.sample_weight.write_metadata(("sample",))
         for name in (MEAN, STD):
@@ -69,7 +82,7 @@ class StoreChunks:
             n_samples=n_samples,
             n_features=n_features,
             dtype=self.features.dtype.name,
-            kind="multiclass",
+            kind="multiclass" if label_rows is None else "multilabel",
             class_names=tuple(map(str, range(n_classes))),
             class_name_type="int",
             splits={TRAIN: ((0, n_samples),)},

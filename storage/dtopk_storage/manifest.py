@@ -17,12 +17,15 @@ TRAIN = "train"
 
 FEATURES = "features"
 LABELS = "labels"
+LABEL_INDPTR = "label_indptr"
+LABEL_INDICES = "label_indices"
 SAMPLE_WEIGHT = "sample_weight"
 ROW_ID = "row_id"
 MEAN = "feature_mean"
 STD = "feature_std"
 
 Kind = Literal["multiclass", "multilabel"]
+KINDS: tuple[Kind, ...] = ("multiclass", "multilabel")
 ClassNameType = Literal["str", "int"]
 Ranges = tuple[tuple[int, int], ...]
 
@@ -135,9 +138,9 @@ def _check_version(fields: Mapping[str, Any], place: str) -> None:
 
 
 def _check_fields(manifest: Manifest, place: str) -> None:
-    if manifest.kind != "multiclass":
+    if manifest.kind not in KINDS:
         raise DatasetError(
-            f"kind of {place} must be 'multiclass', got {manifest.kind!r}: "
+            f"kind of {place} must be 'multiclass' or 'multilabel', got {manifest.kind!r}: "
             f"this version of dtopk does not read it."
         )
     if manifest.dtype not in DTYPES:

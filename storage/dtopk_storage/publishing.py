@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 from dtopk_storage.chunked import COMPRESSIONS, ChunkedArray, Compression
 from dtopk_storage.errors import DatasetError
 from dtopk_storage.files import sync_folder
+from dtopk_storage.label_rows import LabelRows, Labels
 from dtopk_storage.manifest import (
     ATTRIBUTE,
     FEATURES,
+    LABEL_INDICES,
+    LABEL_INDPTR,
     LABELS,
     MEAN,
     ROW_ID,
@@ -34,10 +37,10 @@ _LABEL_ROWS = 1 << 16
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Columns:
-    """What a store has one value a row of, beside the features."""
+    """What a store has of each row, beside the features."""
 
-    labels: NDArray[np.int32]
-    """Codes, of shape (n_samples,)."""
+    labels: Labels
+    """Codes of n_samples rows."""
     sample_weight: NDArray[np.float64] | None
     """Weights of shape (n_samples,), or None when there are none."""
     row_id: NDArray[np.int64] | None
@@ -119,13 +122,13 @@ def finish_store(
         Of the training rows.
     manifest : Manifest
     """
-    for name in (LABELS, SAMPLE_WEIGHT, ROW_ID, MEAN, STD):
+    for name in (LABELS, LABEL_INDPTR, LABEL_INDICES, SAMPLE_WEIGHT, ROW_ID, MEAN, STD):
         shutil.rmtree(folder / name, ignore_errors=True)
     # zarr makes an array only where there is none, and its temporary files outlive a kill.
     for leftover in [*folder.glob("zarr.*"), *features.path.glob("zarr.*")]:
         leftover.unlink()
     features.write_metadata(("sample", "feature"))
-    _write_vector(folder / LABELS, columns.labels, features.chunk_rows, "sample")
+    write_labels(folder, columns.labels, features.chunk_rows)
     if columns.sample_weight is not None:
         _write_vector(folder / SAMPLE_WEIGHT, columns.sample_weight, features.chunk_rows, "sample")
     if columns.row_id is not None:
@@ -136,12 +139,31 @@ def finish_store(
     sync_folder(folder)
 
 
+def write_labels(folder: Path, labels: Labels, chunk_rows: int) -> None:
+    """Write the one array, or the two, with the labels.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the store.
+    labels : ndarray of shape (n_samples,), int32, or LabelRows
+    chunk_rows : int
+        Rows in a chunk of features.
+    """
+    if isinstance(labels, LabelRows):
+        _write_vector(folder / LABEL_INDPTR, labels.indptr, chunk_rows, "bound")
+        # Rows have any number of labels, so chunks of whole rows would have no one size.
+        _write_vector(folder / LABEL_INDICES, labels.indices, 1, "label")
+    else:
+        _write_vector(folder / LABELS, labels, chunk_rows, "sample")
+
+
 def _write_vector(path: Path, values: NDArray[Any], chunk_rows: int, dimension: str) -> None:
     """Write a one-dimensional array, in chunks that are a whole number of feature chunks."""
     array = ChunkedArray(
         path=path,
         shape=values.shape,
-        chunk_rows=min(len(values), chunk_rows * max(1, _LABEL_ROWS // chunk_rows)),
+        chunk_rows=max(1, min(len(values), chunk_rows * max(1, _LABEL_ROWS // chunk_rows))),
         dtype=values.dtype.newbyteorder("<"),
         compression="none",
     )

@@ -13,12 +13,16 @@ import zarr
 import zarr.errors
 from numpy.typing import NDArray
 
+from dtopk_storage.checks import check_indptr
 from dtopk_storage.chunked import ChunkedArray, Compression, open_array
 from dtopk_storage.errors import DatasetError
+from dtopk_storage.label_rows import LabelRows, Labels
 from dtopk_storage.manifest import (
     ATTRIBUTE,
     FEATURES,
     FORMAT,
+    LABEL_INDICES,
+    LABEL_INDPTR,
     LABELS,
     MEAN,
     ROW_ID,
@@ -35,6 +39,11 @@ from dtopk_storage.verification import Verification
 WORK_SUFFIX = ".partial"
 """After the name of a store: the folder in which an ingest makes it."""
 
+_LABEL_ARRAYS: dict[Kind, tuple[str, ...]] = {
+    "multiclass": (LABELS,),
+    "multilabel": (LABEL_INDPTR, LABEL_INDICES),
+}
+
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Batch:
@@ -44,8 +53,8 @@ class Batch:
     """Row of the store that the batch starts with."""
     X: NDArray[Any]
     """Features of shape (rows, n_features), in the dtype at rest."""
-    y: NDArray[np.int32]
-    """Label codes of shape (rows,)."""
+    y: Labels
+    """Label codes: of shape (rows,), or LabelRows where the store is multilabel."""
     weight: NDArray[np.float64]
     """Sample weights of shape (rows,); ones when the store has none."""
 
@@ -67,7 +76,7 @@ class FeatureStore:
     std: NDArray[np.float64]
     """Standard deviation of each feature over the training rows, of shape (n_features,)."""
     arrays: dict[str, ChunkedArray]
-    """The arrays with a row per sample, by name."""
+    """The arrays that hold the rows, by name."""
 
     @property
     def n_samples(self) -> int:
@@ -160,7 +169,7 @@ class FeatureStore:
         return self.arrays[FEATURES].read(start, stop)
 
     def read_labels(self, start: int, stop: int) -> NDArray[np.int32]:
-        """Read label codes.
+        """Read label codes, of a multiclass store.
 
         Parameters
         ----------
@@ -169,8 +178,57 @@ class FeatureStore:
         Returns
         -------
         ndarray of shape (stop - start,), int32
+
+        Raises
+        ------
+        DatasetError
+            The store is multilabel, or a chunk is not as it was written.
         """
+        self._expect_kind("multiclass", "one label a row", "read_label_rows")
         return self.arrays[LABELS].read(start, stop)
+
+    def read_label_rows(self, start: int, stop: int) -> LabelRows:
+        """Read label codes, of a multilabel store.
+
+        Parameters
+        ----------
+        start, stop : int, 0 <= start <= stop <= n_samples
+            Only the chunks that hold labels of these rows are read.
+
+        Returns
+        -------
+        LabelRows
+
+        Raises
+        ------
+        DatasetError
+            The store is multiclass, a chunk is not as it was written, or the starts of the rows
+            cannot be. The codes are not checked.
+        """
+        self._expect_kind("multilabel", "any number of labels a row", "read_labels")
+        if not 0 <= start <= stop <= self.n_samples:
+            raise ValueError(
+                f"rows must lie in 0:{self.n_samples}, got {start}:{stop} of the labels of "
+                f"{self.path!r}."
+            )
+        indptr: NDArray[np.int64] = self.arrays[LABEL_INDPTR].read(start, stop + 1)
+        check_indptr(indptr, start=start, store=self)
+        first, last = indptr[[0, -1]].tolist()
+        if first == last:
+            return LabelRows(indptr - first, np.empty(0, np.int32))
+        return LabelRows(indptr - first, self.arrays[LABEL_INDICES].read(first, last))
+
+    def _read_labels_of_kind(self, start: int, stop: int) -> Labels:
+        if self.kind == "multilabel":
+            return self.read_label_rows(start, stop)
+        return self.read_labels(start, stop)
+
+    def _expect_kind(self, kind: Kind, content: str, other: str) -> None:
+        if self.kind != kind:
+            raise DatasetError(
+                f"kind of {self.path!r} must be {kind!r} for {content}, got {self.kind!r}. Its "
+                f"labels are read with {other}."
+            )
 
     def read_sample_weight(self, start: int, stop: int) -> NDArray[np.float64]:
         """Read sample weights, ones when the store has none.
@@ -255,7 +313,7 @@ class FeatureStore:
 
     def _cut(self, start: int, stop: int, rows: int) -> Iterator[Batch]:
         X = self.read_features(start, stop)
-        y = self.read_labels(start, stop)
+        y = self._read_labels_of_kind(start, stop)
         weight = self.read_sample_weight(start, stop)
         for first in range(0, stop - start, rows):
             part = slice(first, first + rows)
@@ -288,6 +346,8 @@ class FeatureStore:
 def open_store(path: str | os.PathLike[str]) -> FeatureStore:
     """Open a store: read and check its metadata, and none of its rows.
 
+    Of a multilabel store the last chunk of `label_indptr` is read, which has the number of labels.
+
     Parameters
     ----------
     path : str or path-like
@@ -300,7 +360,7 @@ def open_store(path: str | os.PathLike[str]) -> FeatureStore:
     """
     folder = local_folder(path)
     manifest = parse_manifest(_read_attribute(folder), repr(str(path)))
-    arrays = {FEATURES: open_array(folder / FEATURES), LABELS: open_array(folder / LABELS)}
+    arrays = {name: open_array(folder / name) for name in (FEATURES, *_LABEL_ARRAYS[manifest.kind])}
     if manifest.has_sample_weight:
         arrays[SAMPLE_WEIGHT] = open_array(folder / SAMPLE_WEIGHT)
     if manifest.has_row_id:
@@ -313,6 +373,11 @@ def open_store(path: str | os.PathLike[str]) -> FeatureStore:
     for name, dtype in ((LABELS, "int32"), (SAMPLE_WEIGHT, "float64"), (ROW_ID, "int64")):
         if name in arrays:
             _expect(arrays[name], (n,), dtype)
+    if manifest.kind == "multilabel":
+        _expect(arrays[LABEL_INDPTR], (n + 1,), "int64")
+        # The manifest does not say how many labels there are: the last row's end does.
+        n_labels = int(arrays[LABEL_INDPTR].read(n, n + 1)[0])
+        _expect(arrays[LABEL_INDICES], (n_labels,), "int32", "label_indptr says")
     return FeatureStore(
         path=str(path),
         manifest=manifest,
@@ -389,9 +454,11 @@ def _check_folder(folder: Path) -> None:
     raise DatasetError(f"store {path!r} must have a zarr.json, got a folder without one.")
 
 
-def _expect(array: ChunkedArray, shape: tuple[int, ...], dtype: str) -> None:
+def _expect(
+    array: ChunkedArray, shape: tuple[int, ...], dtype: str, why: str = "the manifest says"
+) -> None:
     if array.shape != shape or array.dtype.name != dtype:
         raise DatasetError(
-            f"{str(array.path)!r} must be {dtype} of shape {shape}, as the manifest says, "
+            f"{str(array.path)!r} must be {dtype} of shape {shape}, as {why}, "
             f"got {array.dtype.name} of shape {array.shape}. Ingest it again."
         )

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from dtopk_storage.checks import CheckedStore, check_batch
 from dtopk_storage.errors import DatasetError
+from dtopk_storage.label_rows import Labels
 from dtopk_storage.manifest import TRAIN, Manifest
 from dtopk_storage.statistics import FeatureStatistics
 
@@ -31,14 +32,14 @@ class Verification:
         self._seen = np.zeros(manifest.n_samples if manifest.has_row_id else 0, bool)
 
     def add(
-        self, X: NDArray[Any], labels: NDArray[np.int32], weight: NDArray[np.float64], *, start: int
+        self, X: NDArray[Any], labels: Labels, weight: NDArray[np.float64], *, start: int
     ) -> None:
         """Check the next rows, as `check_batch` does, and take them into the statistics.
 
         Parameters
         ----------
         X : ndarray of shape (rows, n_features), dtype at rest
-        labels : ndarray of shape (rows,), int32
+        labels : ndarray of shape (rows,), int32, or LabelRows
         weight : ndarray of shape (rows,), float64
         start : int
             Row of the store that they start with.

@@ -14,10 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 from dtopk_storage.checks import check_weights
 from dtopk_storage.chunked import ChunkedArray
 from dtopk_storage.errors import DatasetError
+from dtopk_storage.given_labels import GivenLabels, LabelReader
+from dtopk_storage.label_rows import LabelRows, Labels
 from dtopk_storage.manifest import (
     FEATURES,
+    KINDS,
     TRAIN,
     ClassNameType,
+    Kind,
     Manifest,
     Ranges,
     check_class_names,
@@ -49,6 +53,7 @@ class StoreWriter:
         path: Path,
         *,
         features: ChunkedArray,
+        kind: Kind,
         class_names: tuple[str, ...],
         class_name_type: ClassNameType,
         has_sample_weight: bool,
@@ -59,6 +64,7 @@ class StoreWriter:
         self._place = repr(str(path))
         self._folder = features.path.parent
         self._features = features
+        self._kind = kind
         self._class_names = class_names
         self._class_name_type = class_name_type
         self._has_sample_weight = has_sample_weight
@@ -66,7 +72,9 @@ class StoreWriter:
         self._overwrite = overwrite
         self._statistics = FeatureStatistics(features.shape[1])
         self._splits: dict[str, list[tuple[int, int]]] = {}
-        self._labels: list[NDArray[np.int32]] = []
+        self._label_reader = LabelReader(len(class_names), self._place)
+        self._codes: list[NDArray[np.int32]] = []
+        self._label_rows: list[LabelRows] = []
         self._weights: list[NDArray[np.float64]] = []
         self._buffer = np.empty((features.chunk_rows, features.shape[1]), features.dtype)
         self._n_rows = 0
@@ -88,7 +96,7 @@ class StoreWriter:
     def append(
         self,
         X: NDArray[Any],
-        y: ArrayLike,
+        y: GivenLabels,
         *,
         split: str = TRAIN,
         sample_weight: ArrayLike | None = None,
@@ -100,7 +108,9 @@ class StoreWriter:
         X : ndarray of shape (rows, n_features), any real dtype
             Converted to the dtype of the store.
         y : array-like of shape (rows,), int
-            Label codes in 0:n_classes.
+            Label codes in 0:n_classes. Of a multilabel store: an indicator matrix, ndarray of
+            shape (rows, n_classes) of zeros and ones; or a sequence with the codes of each row, in
+            any order; or LabelRows.
         split : str
             The split that the rows belong to.
         sample_weight : array-like of shape (rows,), float, or None
@@ -118,7 +128,10 @@ class StoreWriter:
         )
         if split == TRAIN and len(X):
             self._statistics.add(converted)
-        self._labels.append(labels)
+        if isinstance(labels, LabelRows):
+            self._label_rows.append(labels)
+        else:
+            self._codes.append(labels)
         self._weights.append(weights)
         self._write(converted)
         self._extend_split(split, len(X))
@@ -149,7 +162,11 @@ class StoreWriter:
         check_splits(splits, self._n_rows, self._place)
         features = self._flush()
         columns = Columns(
-            labels=np.concatenate(self._labels),
+            labels=(
+                LabelRows.concatenate(self._label_rows)
+                if self._kind == "multilabel"
+                else np.concatenate(self._codes)
+            ),
             sample_weight=np.concatenate(self._weights) if self._has_sample_weight else None,
             row_id=None,
         )
@@ -157,7 +174,7 @@ class StoreWriter:
             n_samples=self._n_rows,
             n_features=features.shape[1],
             dtype=features.dtype.name,
-            kind="multiclass",
+            kind=self._kind,
             class_names=self._class_names,
             class_name_type=self._class_name_type,
             splits=splits,
@@ -174,19 +191,17 @@ class StoreWriter:
         )
 
     def _check_columns(
-        self, X: NDArray[Any], y: ArrayLike, sample_weight: ArrayLike | None, place: str
-    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        self, X: NDArray[Any], y: GivenLabels, sample_weight: ArrayLike | None, place: str
+    ) -> tuple[Labels, NDArray[np.float64]]:
         if X.ndim != 2 or X.shape[1] != self._features.shape[1]:
             raise DatasetError(
                 f"X must have shape (rows, {self._features.shape[1]}), got {X.shape} in {place}."
             )
-        codes = np.asarray(y)
-        if codes.shape != (len(X),):
-            raise DatasetError(
-                f"y must have as many rows as X, "
-                f"got {len(X)} in X and {codes.size} in y in {place}."
-            )
-        self._check_codes(codes, place)
+        labels: Labels
+        if self._kind == "multilabel":
+            labels = self._label_reader.read_rows(y, len(X), self._n_rows)
+        else:
+            labels = self._label_reader.read_codes(y, len(X), self._n_rows)
         if (sample_weight is not None) != self._has_sample_weight:
             wanted = "given" if self._has_sample_weight else "left out"
             raise DatasetError(f"sample_weight must be {wanted}, as at the start, in {place}.")
@@ -197,20 +212,7 @@ class StoreWriter:
                 f"got {len(X)} in X and {weight.size} in sample_weight in {place}."
             )
         check_weights(weight, self._n_rows, self._place)
-        return codes.astype(np.int32), weight
-
-    def _check_codes(self, codes: NDArray[Any], place: str) -> None:
-        if codes.dtype.kind not in "biuf":
-            raise DatasetError(f"y must be label codes, got {codes.dtype.name!r} in {place}.")
-        right = (codes >= 0) & (codes < len(self._class_names))
-        if codes.dtype.kind == "f":
-            right &= np.trunc(codes) == codes
-        if not right.all():
-            row = int(np.argmin(right))
-            raise DatasetError(
-                f"y must be whole numbers in 0:{len(self._class_names)}, got {codes[row]} "
-                f"in row {self._n_rows + row} for {self._place}."
-            )
+        return labels, weight
 
     def _write(self, X: NDArray[Any]) -> None:
         """Copy rows into the open chunk, and write each chunk that they fill."""
@@ -252,6 +254,7 @@ def create_store(
     *,
     n_features: int,
     class_names: Sequence[str] | Sequence[int],
+    kind: Kind = "multiclass",
     dtype: object = "float32",
     chunk_rows: int | None = None,
     compression: str = "none",
@@ -271,6 +274,8 @@ def create_store(
     n_features : int
     class_names : sequence of str or of int
         Name of each class, by code.
+    kind : {'multiclass', 'multilabel'}
+        Whether a row has one label, or any number of them.
     dtype : str or dtype
         Of the features at rest: float16, float32 or float64.
     chunk_rows : int or None
@@ -295,9 +300,11 @@ def create_store(
         raise ValueError(f"n_features must be at least 1, got {n_features}.")
     if chunk_rows is not None and chunk_rows < 1:
         raise ValueError(f"chunk_rows must be at least 1, got {chunk_rows}.")
+    if kind not in KINDS:
+        raise ValueError(f"kind must be 'multiclass' or 'multilabel', got {kind!r}.")
     names = tuple(str(name) for name in class_names)
-    kind: ClassNameType = "str" if class_names and isinstance(class_names[0], str) else "int"
-    check_class_names(names, kind, repr(str(path)))
+    name_type: ClassNameType = "str" if class_names and isinstance(class_names[0], str) else "int"
+    check_class_names(names, name_type, repr(str(path)))
     codec = check_compression(compression)
     folder = target.with_name(f"{target.name}.writing-{os.getpid()}")
     shutil.rmtree(folder, ignore_errors=True)
@@ -311,8 +318,9 @@ def create_store(
             dtype=stored,
             compression=codec,
         ),
+        kind=kind,
         class_names=names,
-        class_name_type=kind,
+        class_name_type=name_type,
         has_sample_weight=sample_weight,
         provenance=provenance or {},
         overwrite=overwrite,

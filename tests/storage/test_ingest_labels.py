@@ -79,7 +79,7 @@ BAD = {
     "empty": (["a", ""], r"must not be missing, got '' in row 3 of 'y\.npy'"),
     "empty_bytes": ([b"a", b""], r"must not be missing, got '' in row 3 of"),
     "complex": ([1j, 2j], r"got 'complex128' in 'y\.npy'"),
-    "multilabel": (np.ones((2, 14), int), r"shape \(n_samples,\), got 2 dimensions .* Several"),
+    "three_dimensions": (np.ones((2, 3, 4), int), r"\(n_samples, n_classes\), got 3 dimensions in"),
 }
 
 

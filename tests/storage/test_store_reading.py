@@ -232,9 +232,10 @@ def test_changed_manifest_is_refused(store):
         open_store(store.path)
 
 
-def test_multilabel_store_is_refused(store):
-    edit_manifest(store, kind="multilabel")
-    with pytest.raises(DatasetError, match=r"kind of .* must be 'multiclass', got 'multilabel'"):
+def test_store_of_an_unknown_kind_is_refused(store):
+    edit_manifest(store, kind="ranking")
+    message = r"kind of .* must be 'multiclass' or 'multilabel', got 'ranking': this version"
+    with pytest.raises(DatasetError, match=message):
         open_store(store.path)
 
 

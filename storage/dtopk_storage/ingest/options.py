@@ -4,6 +4,7 @@ import dataclasses
 import math
 from pathlib import Path
 
+from dtopk_storage.ingest.label_reading import KIND_CHOICES, KindChoice
 from dtopk_storage.manifest import TRAIN
 from dtopk_storage.publishing import DEFAULT_CHUNK_BYTES, check_compression
 from dtopk_storage.sources.base import SourceOptions
@@ -22,6 +23,14 @@ class IngestOptions:
     """Another file with the labels; None takes them from the source."""
     labels_key: str | None = None
     """Member, dataset, array or column with the labels."""
+    kind: KindChoice = "auto"
+    """Whether a row has one label (multiclass) or any number (multilabel); auto looks."""
+    label_separator: str | None = None
+    """Between the labels of a row that are in one text, which makes them multilabel."""
+    class_names: Path | None = None
+    """Another file with the names of the columns of an indicator matrix, in their order."""
+    class_names_key: str | None = None
+    """Member, dataset, array or column with them, of `class_names` or of the source."""
     weights: Path | None = None
     """Another file with sample weights."""
     weights_key: str | None = None
@@ -61,7 +70,23 @@ class IngestOptions:
             raise ValueError(f"chunk_bytes must be at least 1, got {self.chunk_bytes}.")
         if self.seed < 0:
             raise ValueError(f"seed must be at least 0, got {self.seed}.")
+        if self.kind not in KIND_CHOICES:
+            raise ValueError(
+                f"kind must be 'auto', 'multiclass' or 'multilabel', got {self.kind!r}."
+            )
+        if self.label_separator is not None and not self.label_separator:
+            raise ValueError("label_separator must have a character or more, got ''.")
+        if self.label_separator is not None and self.kind == "multiclass":
+            raise ValueError(
+                f"label_separator must be left out for kind 'multiclass', got "
+                f"{self.label_separator!r}."
+            )
         self._check_splits()
+
+    @property
+    def has_class_names(self) -> bool:
+        """Whether the columns of an indicator matrix are given names."""
+        return self.class_names is not None or self.class_names_key is not None
 
     @property
     def has_weights(self) -> bool:

@@ -14,11 +14,21 @@ from numpy.typing import NDArray
 from dtopk_storage.errors import DatasetError
 from dtopk_storage.files import walk_files, write_atomic
 from dtopk_storage.ingest.options import IngestOptions
-from dtopk_storage.manifest import FORMAT_VERSION, Manifest, parse_manifest
+from dtopk_storage.label_rows import LabelRows
+from dtopk_storage.manifest import (
+    FORMAT_VERSION,
+    LABEL_INDICES,
+    LABEL_INDPTR,
+    LABELS,
+    ROW_ID,
+    SAMPLE_WEIGHT,
+    Kind,
+    Manifest,
+    parse_manifest,
+)
 from dtopk_storage.publishing import Columns
 
 _PLAN = "plan.json"
-_ARRAYS = ("labels", "sample_weight", "row_id")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -46,7 +56,13 @@ def fingerprint(source: Path, options: IngestOptions) -> dict[str, Any]:
     """
     fields = dataclasses.asdict(options)
     fields.pop("overwrite")
-    paths = [source, options.labels, options.weights, options.split_names]
+    paths = [
+        source,
+        options.labels,
+        options.weights,
+        options.split_names,
+        options.class_names,
+    ]
     fields["files"] = {
         os.path.abspath(path): describe_files(path) for path in paths if path is not None
     }
@@ -120,8 +136,7 @@ def save_plan(work: Path, command: dict[str, Any], plan: Plan) -> None:
         As `fingerprint` returns it.
     plan : Plan
     """
-    for name in _ARRAYS:
-        values = getattr(plan.columns, name)
+    for name, values in _arrays_of(plan.columns).items():
         if values is not None:
             buffer = io.BytesIO()
             np.save(buffer, values, allow_pickle=False)
@@ -147,11 +162,30 @@ def load_plan(work: Path, command: dict[str, Any]) -> Plan | None:
         return None
     saved = json.loads((work / _PLAN).read_text())
     _check_same_command(work, saved["command"], command)
-    arrays = {name: _load(work / f"{name}.npy") for name in _ARRAYS}
-    return Plan(
-        manifest=parse_manifest(saved["manifest"], repr(str(work))),
-        columns=Columns(**cast(dict[str, Any], arrays)),
+    manifest = parse_manifest(saved["manifest"], repr(str(work)))
+    return Plan(manifest=manifest, columns=_load_columns(work, manifest.kind))
+
+
+def _arrays_of(columns: Columns) -> dict[str, NDArray[Any] | None]:
+    """Name the arrays that columns are made of."""
+    labels = columns.labels
+    of_labels: dict[str, NDArray[Any] | None] = (
+        {LABEL_INDPTR: labels.indptr, LABEL_INDICES: labels.indices}
+        if isinstance(labels, LabelRows)
+        else {LABELS: labels}
     )
+    return {**of_labels, SAMPLE_WEIGHT: columns.sample_weight, ROW_ID: columns.row_id}
+
+
+def _load_columns(work: Path, kind: Kind) -> Columns:
+    def load(name: str) -> Any:
+        path = work / f"{name}.npy"
+        return np.load(path, allow_pickle=False) if path.exists() else None
+
+    labels = load(LABELS)
+    if kind == "multilabel":
+        labels = LabelRows(load(LABEL_INDPTR), load(LABEL_INDICES))
+    return Columns(labels=labels, sample_weight=load(SAMPLE_WEIGHT), row_id=load(ROW_ID))
 
 
 def _check_same_command(work: Path, begun: dict[str, Any], command: dict[str, Any]) -> None:
@@ -172,7 +206,3 @@ def _check_same_command(work: Path, begun: dict[str, Any], command: dict[str, An
             f"{str(work)!r} was begun by another command: its files were {list(begun['files'])}, "
             f"got {changed!r}. Run that command again to go on, or delete the folder to start anew."
         )
-
-
-def _load(path: Path) -> NDArray[Any] | None:
-    return np.load(path, allow_pickle=False) if path.exists() else None

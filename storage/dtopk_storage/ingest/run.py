@@ -18,7 +18,8 @@ from dtopk_storage.errors import DatasetError
 from dtopk_storage.files import is_disk_full
 from dtopk_storage.ingest.assembly import ChunkAssembly
 from dtopk_storage.ingest.buckets import Buckets
-from dtopk_storage.ingest.labels import read_labels, read_weights
+from dtopk_storage.ingest.label_reading import read_labels
+from dtopk_storage.ingest.labels import read_weights
 from dtopk_storage.ingest.options import IngestOptions
 from dtopk_storage.ingest.plan import (
     Plan,
@@ -36,6 +37,7 @@ from dtopk_storage.ingest.working_folder import (
     hold_folder,
     remove_folder,
 )
+from dtopk_storage.label_rows import LabelRows
 from dtopk_storage.manifest import TRAIN, Manifest, check_class_names
 from dtopk_storage.publishing import (
     Columns,
@@ -82,7 +84,8 @@ def ingest(
     command goes on after the last whole chunk, and the store is the same to the last byte.
 
     Memory holds 12 bytes a row, 20 when rows change places, 8 more with weights, a few chunks,
-    and two buckets of 128 MiB when shuffling. Shuffling needs the size of the features on disk
+    and two buckets of 128 MiB when shuffling. Of a multilabel store it holds 24 bytes a row and 8
+    a label, 40 and 20 when rows change places. Shuffling needs the size of the features on disk
     once more while it works.
 
     Parameters
@@ -152,6 +155,7 @@ class _Inputs:
     labels: Vector
     weights: Vector | None
     split_names: Vector | None
+    class_names: Vector | None
 
 
 def _open_inputs(origin: Path, options: IngestOptions) -> _Inputs:
@@ -180,6 +184,11 @@ def _open_inputs(origin: Path, options: IngestOptions) -> _Inputs:
         split_names=(
             open_vector(options.split_names, options.split_names_key, "split_names")
             if options.has_split_names
+            else None
+        ),
+        class_names=(
+            open_vector(options.class_names, options.class_names_key, "class_names")
+            if options.has_class_names
             else None
         ),
     )
@@ -230,7 +239,11 @@ class _Run:
     def plan(self, command: dict[str, Any]) -> Plan:
         """Read everything but the features, and check what can be checked before those."""
         labels, class_names, class_name_type = read_labels(
-            self._inputs.labels, lambda rows: self._report("labels", rows, None)
+            self._inputs.labels,
+            lambda rows: self._report("labels", rows, None),
+            kind=self._options.kind,
+            separator=self._options.label_separator,
+            class_names=self._inputs.class_names,
         )
         n_samples = len(labels)
         check_class_names(class_names, class_name_type, self._inputs.labels.place)
@@ -250,7 +263,7 @@ class _Run:
             n_samples=n_samples,
             n_features=rows.n_features,
             dtype=self._dtype(rows).name,
-            kind="multiclass",
+            kind="multilabel" if isinstance(labels, LabelRows) else "multiclass",
             class_names=class_names,
             class_name_type=class_name_type,
             splits=arrangement.splits,
@@ -351,8 +364,8 @@ class _Run:
             self._check_length("features", rows.place, done, n_samples)
             return
         raise DatasetError(
-            f"features and labels must have as many rows, got {format_count(n_samples, 'label')} "
-            f"and more rows of features in {rows.place}."
+            f"features and labels must have as many rows, got more than {n_samples} in "
+            f"{rows.place} and {n_samples} in {self._inputs.labels.place}."
         )
 
     def _features(self, manifest: Manifest, folder: Path) -> ChunkedArray:
@@ -384,7 +397,7 @@ class _Run:
         if got is not None and got != n_samples:
             raise DatasetError(
                 f"{what} and labels must have as many rows, got {got} in {place} "
-                f"and {format_count(n_samples, 'label')} in {self._inputs.labels.place}."
+                f"and {n_samples} in {self._inputs.labels.place}."
             )
 
     def _check_space(self, manifest: Manifest) -> None:
@@ -425,6 +438,7 @@ def _provenance(
         ("labels", options.labels),
         ("weights", options.weights),
         ("split_names", options.split_names),
+        ("class_names", options.class_names),
     ):
         if path is not None:
             fields[name] = os.path.abspath(path)

@@ -81,7 +81,7 @@ def _drawn_members(
 
 def _named_members(vector: Vector, n_samples: int) -> tuple[list[str], NDArray[np.int32]]:
     encoder = LabelEncoder(vector.place, is_text=False)
-    for block in vector.blocks():
+    for block in vector.read_single():
         encoder.add(block)
     member, names, _ = encoder.finish()
     if len(member) != n_samples:

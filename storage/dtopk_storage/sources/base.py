@@ -1,8 +1,9 @@
-"""What every format gives: rows of features, and one value a row."""
+"""What every format gives: rows of features, and one value a row, or several labels."""
 
 import abc
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk_storage.errors import DatasetError
-from dtopk_storage.manifest import Ranges
+from dtopk_storage.manifest import Kind, Ranges
 from dtopk_storage.wording import format_names
 
 IndexBase = Literal["auto", "0", "1"]
@@ -19,18 +20,20 @@ IndexBase = Literal["auto", "0", "1"]
 FEATURE_KEYS = ("X", "features")
 FEATURES_ADVICE = "Name the right one with {features_key}."
 
-Role = Literal["labels", "weights", "split_names"]
-"""What a value a row is for; `IngestOptions` has a file and a key of this name for each."""
+Role = Literal["labels", "weights", "split_names", "class_names"]
+"""What values are for; `IngestOptions` has a file and a key of this name for each."""
 
 _USUAL_KEYS: dict[Role, tuple[str, ...]] = {
     "labels": ("y", "label", "labels", "target", "class"),
     "weights": ("sample_weight", "sample_weights", "weight", "weights"),
     "split_names": ("split", "splits"),
+    "class_names": ("class_names", "classes", "label_names", "names"),
 }
 ROLE_NAMES: dict[Role, str] = {
     "labels": "labels",
     "weights": "sample weights",
     "split_names": "split names",
+    "class_names": "class names",
 }
 """What to call them in messages."""
 
@@ -79,20 +82,57 @@ class SourceFeatures:
     """Columns of a table that they are, of length n_features; none where there is no table."""
 
 
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class ListBlock:
+    """Any number of values a row."""
+
+    counts: NDArray[np.int64]
+    """Number of values of each row, of shape (rows,)."""
+    values: NDArray[Any]
+    """The values, row after row, of shape (counts.sum(),)."""
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+
+Block = NDArray[Any] | ListBlock
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Vector:
-    """One value a row, in the order of the source."""
+    """One value a row, or of labels several, in the order of the source."""
 
     place: str
     """What to call it in messages."""
-    blocks: Callable[[], Iterator[NDArray[Any]]]
-    """Reads from the start: blocks of shape (rows,), any dtype."""
+    blocks: Callable[[], Iterator[Block]]
+    """Reads from the start: blocks of shape (rows,), any dtype; of labels also lists, or blocks
+    of an indicator matrix of shape (rows, n_classes)."""
     column: str | None = None
     """Column of a table that it is, which then is no feature."""
     is_text: bool = False
     """Whether the values are strings only because a text file has no types."""
     classes: NDArray[Any] | None = None
     """All that the values may be, of shape (n_classes,), where the source says so."""
+    kind: Kind | None = None
+    """What labels they are, where the source says so by more than their number."""
+
+    def read_single(self) -> Iterator[NDArray[Any]]:
+        """Read blocks of one value a row, and refuse others.
+
+        Yields
+        ------
+        ndarray of shape (rows,), any dtype
+
+        Raises
+        ------
+        DatasetError
+        """
+        for block in self.blocks():
+            if isinstance(block, ListBlock) and (block.counts == 1).all():
+                block = block.values
+            if isinstance(block, ListBlock) or block.ndim != 1:
+                raise DatasetError(f"{self.place} must hold one value a row, got several.")
+            yield block
 
 
 class Source(abc.ABC):
@@ -120,7 +160,7 @@ class Source(abc.ABC):
         ----------
         key : str or None
             Name of the member, dataset, array or column. None looks for the usual names.
-        role : {'labels', 'weights', 'split_names'}
+        role : {'labels', 'weights', 'split_names', 'class_names'}
             What the values are for.
         """
 
@@ -153,6 +193,20 @@ def block_rows(n_features: int, itemsize: int) -> int:
         Values in a row, and bytes of one.
     """
     return max(1, _BLOCK_BYTES // max(1, n_features * itemsize))
+
+
+def vector_rows(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
+    """Return how many rows to read at a time of what may be an indicator matrix.
+
+    Parameters
+    ----------
+    shape : sequence of int
+    dtype : dtype
+        One value a row is taken to have 64 bytes or more, as strings of no fixed length may.
+    """
+    is_matrix = len(shape) > 1 and dtype.kind in "biuf"
+    itemsize = dtype.itemsize if is_matrix else max(64, dtype.itemsize)
+    return block_rows(math.prod(shape[1:]), itemsize)
 
 
 def check_matrix(shape: Sequence[int], dtype: np.dtype[Any], place: str) -> None:
@@ -205,7 +259,7 @@ def choose_vector_key(
     key : str or None
     names : iterable of str
         That are there.
-    role : {'labels', 'weights', 'split_names'}
+    role : {'labels', 'weights', 'split_names', 'class_names'}
     place : str
         For the message.
     usual : sequence of str or None
@@ -232,7 +286,7 @@ def refuse_key(key: str | None, role: Role, place: str) -> None:
     Parameters
     ----------
     key : str or None
-    role : {'labels', 'weights', 'split_names'}
+    role : {'labels', 'weights', 'split_names', 'class_names'}
     place : str
         For the message.
 

@@ -10,6 +10,8 @@ from dtopk_storage.checks import check_labels
 from dtopk_storage.manifest import LABELS, ROW_ID, SAMPLE_WEIGHT, Ranges
 from dtopk_storage.sources.base import (
     FEATURES_ADVICE,
+    Block,
+    ListBlock,
     Role,
     Source,
     SourceFeatures,
@@ -94,6 +96,7 @@ class StoreSource(Source):
             place=f"{key!r} of {place}",
             blocks=self._read_names,
             classes=self._store.classes,
+            kind=self._store.kind,
         )
 
     def open_weights(self) -> Vector | None:
@@ -101,16 +104,27 @@ class StoreSource(Source):
         return self.open_vector(SAMPLE_WEIGHT, "weights") if self._store.has_sample_weight else None
 
     def _vectors(self) -> list[str]:
-        return [name for name in (LABELS, SAMPLE_WEIGHT, ROW_ID) if name in self._store.arrays]
+        others = [name for name in (SAMPLE_WEIGHT, ROW_ID) if name in self._store.arrays]
+        return [LABELS, *others]
 
-    def _read_names(self) -> Iterator[NDArray[Any]]:
-        start = 0
-        for labels in self._read(LABELS):
-            check_labels(labels, start=start, store=self._store)
-            yield self._store.classes[labels]
-            start += len(labels)
+    def _read_names(self) -> Iterator[Block]:
+        store = self._store
+        for start, stop in self._ranges():
+            if store.kind == "multilabel":
+                rows = store.read_label_rows(start, stop)
+                check_labels(rows, start=start, store=store)
+                yield ListBlock(counts=rows.counts, values=store.classes[rows.indices])
+            else:
+                labels = store.read_labels(start, stop)
+                check_labels(labels, start=start, store=store)
+                yield store.classes[labels]
 
     def _read(self, name: str) -> Iterator[NDArray[Any]]:
+        for start, stop in self._ranges():
+            yield self._store.arrays[name].read(start, stop)
+
+    def _ranges(self) -> Iterator[tuple[int, int]]:
+        """Cut the rows into pieces that are read at a time."""
         rows = block_rows(1, 64)
         for start in range(0, self._store.n_samples, rows):
-            yield self._store.arrays[name].read(start, min(start + rows, self._store.n_samples))
+            yield start, min(start + rows, self._store.n_samples)

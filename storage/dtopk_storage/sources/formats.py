@@ -60,7 +60,7 @@ def open_source(
     options : SourceOptions
     file_format : str or None
         One of FORMATS, where the name does not tell.
-    role : {'labels', 'weights', 'split_names'} or None
+    role : {'labels', 'weights', 'split_names', 'class_names'} or None
         What a file with nothing but one value a row is for.
 
     Raises

@@ -21,6 +21,7 @@ from dtopk_storage.sources.base import (
     choose_vector_key,
     reading,
     require,
+    vector_rows,
 )
 
 
@@ -50,11 +51,11 @@ class Hdf5Source(Source):
         )
 
     def open_vector(self, key: str | None, role: Role) -> Vector:
-        """Open a dataset with one value a row."""
+        """Open a dataset with one value a row, or an indicator matrix."""
         key = choose_vector_key(_strip(key), self._names(), role, repr(str(self.path)))
-        return Vector(
-            place=self._place(key), blocks=lambda: self._stream(key, 0, block_rows(1, 64))
-        )
+        with self._open(key) as dataset:
+            rows = vector_rows(dataset.shape, dataset.dtype)
+        return Vector(place=self._place(key), blocks=lambda: self._stream(key, 0, rows))
 
     def _place(self, key: str) -> str:
         return f"{key!r} of {str(self.path)!r}"

@@ -16,11 +16,12 @@ from dtopk_storage.sources.base import (
     check_matrix,
     reading,
     refuse_key,
+    vector_rows,
 )
 
 
 class NpySource(Source):
-    """A .npy file: either features or one value a row."""
+    """A .npy file: features, one value a row, or an indicator matrix."""
 
     def open_features(self) -> SourceFeatures:
         """Open the features."""
@@ -43,15 +44,18 @@ class NpySource(Source):
         )
 
     def open_vector(self, key: str | None, role: Role) -> Vector:
-        """Open one value a row; a key is refused, since the file holds one array."""
+        """Open what the rows have; a key is refused, since the file holds one array."""
         place = repr(str(self.path))
         refuse_key(key, role, place)
         array = self._map()
 
         def blocks() -> Iterator[NDArray[Any]]:
-            rows = block_rows(1, array.dtype.itemsize)
+            rows = vector_rows(array.shape, array.dtype)
             for first in range(0, len(array), rows):
-                yield np.asarray(array[first : first + rows])
+                if array.ndim == 2:
+                    yield self._read(array, first, min(rows, len(array) - first))
+                else:
+                    yield np.asarray(array[first : first + rows])
 
         return Vector(place=place, blocks=blocks)
 

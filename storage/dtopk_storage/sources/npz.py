@@ -71,7 +71,7 @@ class NpzSource(Source):
         )
 
     def open_vector(self, key: str | None, role: Role) -> Vector:
-        """Open a member with one value a row."""
+        """Open a member with one value a row, or an indicator matrix."""
         key = choose_vector_key(key, self._names(), role, repr(str(self.path)))
         return Vector(place=self._place(key), blocks=lambda: self._stream(key, 0))
 

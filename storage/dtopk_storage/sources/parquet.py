@@ -11,6 +11,8 @@ from dtopk_storage.errors import DatasetError
 from dtopk_storage.sources.base import (
     FEATURE_KEYS,
     FEATURES_ADVICE,
+    Block,
+    ListBlock,
     Role,
     Source,
     SourceFeatures,
@@ -26,7 +28,7 @@ from dtopk_storage.wording import format_count
 
 
 class ParquetSource(Source):
-    """Columns of numbers, or one column of lists, and a column of labels."""
+    """Columns of numbers, or one column of lists, and a column of labels, or of lists of them."""
 
     def open_features(self) -> SourceFeatures:
         """Open the features: a list column, or all columns that are not set aside."""
@@ -34,7 +36,11 @@ class ParquetSource(Source):
 
         place = repr(str(self.path))
         schema = self._files()[0].schema_arrow
-        lists = [name for name in schema.names if _is_list(schema.field(name).type)]
+        lists = [
+            name
+            for name in schema.names
+            if _is_list(schema.field(name).type) and name not in self.options.skip_columns
+        ]
         is_list = self.options.features_key is not None or bool(lists)
         if is_list:
             usual = (*FEATURE_KEYS, *lists)
@@ -77,19 +83,25 @@ class ParquetSource(Source):
         )
 
     def open_vector(self, key: str | None, role: Role) -> Vector:
-        """Open a column."""
+        """Open a column of values or of lists."""
         place = repr(str(self.path))
-        names = self._files()[0].schema_arrow.names
-        key = choose_vector_key(key, names, role, place)
+        schema = self._files()[0].schema_arrow
+        key = choose_vector_key(key, schema.names, role, place)
         place = f"column {key!r} of {place}"
+        is_list = _is_list(schema.field(key).type)
 
-        def blocks() -> Iterator[NDArray[Any]]:
+        def blocks() -> Iterator[Block]:
             for first, batch in self._batches([key], 0, block_rows(1, 64)):
                 column = batch.column(0)
                 _refuse_nulls(column, first, place)
-                yield column.to_numpy(zero_copy_only=False)
+                if is_list:
+                    yield _to_lists(column, first, place)
+                else:
+                    yield column.to_numpy(zero_copy_only=False)
 
-        return Vector(place=place, blocks=blocks, column=key)
+        return Vector(
+            place=place, blocks=blocks, column=key, kind="multilabel" if is_list else None
+        )
 
     def _files(self) -> list[Any]:
         require("pyarrow", "parquet")
@@ -150,6 +162,16 @@ def _refuse_nulls(column: Any, start: int, place: str) -> None:
     if column.null_count:
         row = start + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
         raise DatasetError(f"{place} must have a value in every row, got none in row {row}.")
+
+
+def _to_lists(column: Any, start: int, place: str) -> ListBlock:
+    counts = np.asarray(column.value_lengths(), np.int64)
+    flat = column.flatten()
+    if flat.null_count:
+        missing = int(np.argmax(flat.is_null().to_numpy(zero_copy_only=False)))
+        row = start + int(np.searchsorted(np.cumsum(counts), missing, side="right"))
+        raise DatasetError(f"lists of {place} must not hold null, got one in row {row}.")
+    return ListBlock(counts=counts, values=flat.to_numpy(zero_copy_only=False))
 
 
 def _to_matrix(

@@ -9,7 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk_storage.errors import DatasetError
-from dtopk_storage.sources.base import Role, Source, SourceFeatures, Vector, block_rows, refuse_key
+from dtopk_storage.sources.base import (
+    ListBlock,
+    Role,
+    Source,
+    SourceFeatures,
+    Vector,
+    block_rows,
+    refuse_key,
+)
 from dtopk_storage.sources.text import open_binary
 from dtopk_storage.wording import format_count
 
@@ -19,8 +27,9 @@ _SCAN_LINES = 4096
 class SvmlightSource(Source):
     """A text file with a line ``label index:value ...`` for each row.
 
-    It is read twice: once for the labels, the largest index and whether indices start at 0,
-    and once for the features.
+    A line may have several labels with commas between them, or none and begin with ``index:value``.
+    A line of white space is no row. The file is read twice: once for the labels, the largest index
+    and whether indices start at 0, and once for the features.
     """
 
     _first: int | None = None
@@ -68,7 +77,7 @@ class SvmlightSource(Source):
             return int(self.options.index_base)
         return 0 if self._first == 0 else 1
 
-    def _scan(self) -> Iterator[NDArray[np.float64]]:
+    def _scan(self) -> Iterator[ListBlock]:
         """Read the labels, and learn the range of the indices and the number of rows."""
         first, last, count = np.iinfo(np.int64).max, -1, 0
         for X, y in self._parse(None, _SCAN_LINES, 0):
@@ -76,7 +85,9 @@ class SvmlightSource(Source):
                 first = min(first, int(X.indices.min()))
                 last = max(last, int(X.indices.max()))
             count += len(y)
-            yield y
+            counts = np.fromiter(map(len, y), np.int64, len(y))
+            values = np.fromiter(itertools.chain.from_iterable(y), np.float64, counts.sum())
+            yield ListBlock(counts=counts, values=values)
         self._first, self._last, self._n_samples = first, last, count
         if first == 0 and self.options.index_base == "1":
             raise DatasetError(f"indices of {str(self.path)!r} must start at 1, got 0.")
@@ -91,13 +102,17 @@ class SvmlightSource(Source):
             while block := list(itertools.islice(lines, rows)):
                 place = f"rows {start}:{start + len(block)} of {str(self.path)!r}"
                 try:
+                    # Labels come as tuples, of one where a line has one.
                     X, y = load_svmlight_file(
-                        io.BytesIO(b"".join(block)), n_features=n_columns, zero_based=True
+                        io.BytesIO(b"".join(block)),
+                        n_features=n_columns,
+                        multilabel=True,
+                        zero_based=True,
                     )
                 except (ValueError, OverflowError) as error:
                     raise DatasetError(
-                        f"{place} must be lines of `label index:value ...` with one number for "
-                        f"a label, got: {error}"
+                        f"{place} must be lines of `label index:value ...`, with a comma and no "
+                        f"space between labels, all of them numbers, got: {error}"
                     ) from error
                 yield X, y
                 start += len(block)

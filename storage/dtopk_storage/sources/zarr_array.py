@@ -21,6 +21,7 @@ from dtopk_storage.sources.base import (
     choose_vector_key,
     reading,
     refuse_key,
+    vector_rows,
 )
 
 _ERRORS = (OSError, ValueError, KeyError, TypeError)
@@ -50,9 +51,7 @@ class ZarrSource(Source):
             )
         array = _as_array(node, place)
         check_matrix(array.shape, array.dtype, place)
-        rows = block_rows(array.shape[1], array.dtype.itemsize)
-        # Whole chunks, so that each is read and unpacked once.
-        rows = max(array.chunks[0], rows // array.chunks[0] * array.chunks[0])
+        rows = _whole_chunks(array, block_rows(array.shape[1], array.dtype.itemsize))
 
         def blocks(start: int) -> Iterator[NDArray[Any]]:
             stop = start
@@ -71,7 +70,7 @@ class ZarrSource(Source):
         )
 
     def open_vector(self, key: str | None, role: Role) -> Vector:
-        """Open an array with one value a row."""
+        """Open an array with one value a row, or an indicator matrix."""
         node, place = self._node(), repr(str(self.path))
         if isinstance(node, zarr.Group):
             key = choose_vector_key(key, _array_names(node), role, place)
@@ -79,7 +78,7 @@ class ZarrSource(Source):
         else:
             refuse_key(key, role, place)
         array = _as_array(node, place)
-        rows = max(array.chunks[0], block_rows(1, 64))
+        rows = _whole_chunks(array, vector_rows(array.shape, array.dtype))
 
         def blocks() -> Iterator[NDArray[Any]]:
             for first in range(0, array.shape[0], rows):
@@ -101,6 +100,12 @@ class ZarrSource(Source):
 
 def _array_names(group: zarr.Group) -> list[str]:
     return [name for name, _ in group.arrays()]
+
+
+def _whole_chunks(array: Any, rows: int) -> int:
+    """Round to whole chunks, so that each is read and unpacked once."""
+    chunk_rows = int(array.chunks[0])
+    return max(chunk_rows, rows // chunk_rows * chunk_rows)
 
 
 def _as_array(node: Any, place: str) -> Any:
