@@ -72,11 +72,7 @@ class AccuracyCounts:
         float
             0 to 1; NaN before the first row.
         """
-        if not 1 <= k <= self.n_classes:
-            raise ValueError(f"k must be between 1 and n_classes = {self.n_classes}, got {k}.")
-        if self.n_rows == 0:
-            return float("nan")
-        return float(self.rows_by_rank[:k].sum() / self.n_rows)
+        return share_within_topk(self.rows_by_rank, k, self.n_rows)
 
     def topk_accuracies(self, k_max: int = 10) -> dict[int, float]:
         """Compute the top-k accuracy of k = 1, ..., k_max, or to n_classes where that is less."""
@@ -98,6 +94,34 @@ class AccuracyCounts:
         """List the commonest mistakes, as (true class, predicted class, rows)."""
         ordered = sorted(self.confusions.items(), key=lambda item: (-item[1], item[0]))
         return [(true, predicted, rows) for (true, predicted), rows in ordered[:n_pairs]]
+
+
+def share_within_topk(rows_by_rank: NDArray[np.int64], k: int, n_rows: int) -> float:
+    """Compute the share of rows that have a rank below k.
+
+    Parameters
+    ----------
+    rows_by_rank : ndarray of shape (n_classes,), int64
+        Rows of rank 0, 1, ...
+    k : int, 1 <= k <= n_classes
+    n_rows : int
+        All rows; some may have no rank.
+
+    Returns
+    -------
+    float
+        0 to 1; NaN for no rows.
+
+    Raises
+    ------
+    ValueError
+        If k is out of range.
+    """
+    if not 1 <= k <= len(rows_by_rank):
+        raise ValueError(f"k must be between 1 and n_classes = {len(rows_by_rank)}, got {k}.")
+    if n_rows == 0:
+        return float("nan")
+    return float(rows_by_rank[:k].sum() / n_rows)
 
 
 def rank_true_classes(y: NDArray[Any], scores: NDArray[Any]) -> NDArray[np.int64]:
