@@ -9,8 +9,8 @@ Attributes
 ----------
 train : function
     Train from a feature store and a job; see `dtopk.job`.
-TopKClassifier : class
-    The scikit-learn estimator; see `dtopk.estimators`.
+TopKClassifier, MultilabelClassifier : class
+    The scikit-learn estimators; see `dtopk.estimators`.
 load_model, Model : function, class
     Read a trained model and predict with it; see `dtopk.model`.
 make_loss : function
@@ -25,7 +25,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dtopk.estimators import TopKClassifier
+    from dtopk.estimators import MultilabelClassifier, TopKClassifier
     from dtopk.job import train
     from dtopk.losses import make_loss
     from dtopk.model import Model, load_model
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Model",
+    "MultilabelClassifier",
     "TopKClassifier",
     "__version__",
     "load_model",
@@ -45,6 +46,7 @@ __all__ = [
 
 _HOME = {
     "Model": "dtopk.model",
+    "MultilabelClassifier": "dtopk.estimators",
     "TopKClassifier": "dtopk.estimators",
     "load_model": "dtopk.model",
     "make_loss": "dtopk.losses",

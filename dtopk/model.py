@@ -27,6 +27,25 @@ _HEADER = "model.json"
 _FORMAT = "dtopk-model"
 
 
+def _softmax(scores: NDArray[Any]) -> NDArray[Any]:
+    exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
+    probabilities: NDArray[Any] = exponentials / exponentials.sum(axis=1, keepdims=True)
+    return probabilities
+
+
+def _sparsemax(scores: NDArray[Any]) -> NDArray[Any]:
+    """Project rows of scores on distributions: max(u - t, 0), t of the support that fits."""
+    u = scores - scores.max(axis=1, keepdims=True)
+    sums = np.cumsum(np.sort(u, axis=1)[:, ::-1], axis=1)
+    thresholds = (sums - 1) / np.arange(1, u.shape[1] + 1, dtype=u.dtype)
+    p = np.maximum(u - thresholds.max(axis=1, keepdims=True), 0)
+    probabilities: NDArray[Any] = p / p.sum(axis=1, keepdims=True)
+    return probabilities
+
+
+_LINKS = {"softmax": _softmax, "sparsemax": _sparsemax}
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Model:
     """A linear classifier: scores = ((X - feature_mean) / feature_scale) @ W + intercept."""
@@ -42,7 +61,12 @@ class Model:
     loss_parameters: Mapping[str, Any] = field(default_factory=dict)
     """The loss's parameters, such as k and gamma."""
     link: str = ""
-    """'softmax' where softmax(scores) are the class probabilities; empty: there are none."""
+    """What makes class probabilities of the scores, 'softmax' or 'sparsemax'; empty: there are
+    none."""
+    target: str = "multiclass"
+    """What a row has: one class, 'multiclass', or any number of them, 'multilabel'."""
+    threshold: float = 0.0
+    """Of a multilabel model: classes are predicted that score more."""
     feature_mean: NDArray[np.float64] | None = None
     """What is subtracted from the features, shape (n_features,), rounded to the type of W before;
     None: nothing."""
@@ -68,8 +92,10 @@ class Model:
             self._check_shape("feature_scale", self.feature_scale, self.n_features)
         if self.class_rows is not None:
             self._check_shape("class_rows", self.class_rows, self.n_classes)
-        if self.link not in ("", "softmax"):
-            raise ValueError(f"link must be 'softmax' or '', got {self.link!r}.")
+        if self.link not in ("", *_LINKS):
+            raise ValueError(f"link must be 'softmax', 'sparsemax' or '', got {self.link!r}.")
+        if self.target not in ("multiclass", "multilabel"):
+            raise ValueError(f"target must be 'multiclass' or 'multilabel', got {self.target!r}.")
 
     @staticmethod
     def _check_shape(name: str, values: NDArray[Any], n_values: int) -> None:
@@ -131,12 +157,17 @@ class Model:
         return features.astype(dtype, copy=False)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Name the class of the highest score; of equal ones the first in class order.
+        """Name the class of the highest score, or mark the classes above the threshold.
 
         Returns
         -------
         ndarray of shape (n_samples,), the type of `classes`
+            The first in class order where scores are equal. Of a multilabel model instead of shape
+            (n_samples, n_classes), uint8: 1 for the classes that score more than `threshold`.
         """
+        if self.target == "multilabel":
+            marked: NDArray[Any] = (self.decision_function(X) > self.threshold).astype(np.uint8)
+            return marked
         labels: NDArray[Any] = self.classes[np.argmax(self.decision_function(X), axis=1)]
         return labels
 
@@ -163,22 +194,19 @@ class Model:
         Returns
         -------
         ndarray of shape (n_samples, n_classes), the type of W
-            softmax(scores).
+            softmax(scores), or their projection on the distributions, sparsemax(scores).
 
         Raises
         ------
         ValueError
-            If the model was trained with a loss whose scores are no log-probabilities.
+            If the model was trained with a loss that gives no probabilities.
         """
-        if self.link != "softmax":
+        if not self.link:
             raise ValueError(
                 f"predict_proba must have a loss with probabilities, got {self.loss!r}. "
                 "Use decision_function, or train with loss 'softmax'."
             )
-        scores = self.decision_function(X)
-        exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
-        probabilities: NDArray[Any] = exponentials / exponentials.sum(axis=1, keepdims=True)
-        return probabilities
+        return _LINKS[self.link](self.decision_function(X))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file, whole or not at all.
@@ -198,7 +226,9 @@ class Model:
                     )
 
     def _header(self) -> dict[str, Any]:
+        multilabel = {"target": self.target, "threshold": self.threshold}
         return {
+            **(multilabel if self.target == "multilabel" else {}),
             "format": _FORMAT,
             "version": MODEL_VERSION,
             "loss": self.loss,

@@ -6,10 +6,11 @@ from typing import Any
 import click
 import numpy as np
 
+from dtopk.cli.label_tables import format_label_metrics
 from dtopk.cli.output import answer, answer_json, format_table, json_option
 from dtopk.cli.progress import RowProgress
-from dtopk.evaluation import AccuracyCounts
-from dtopk.job.scoring import evaluate_split
+from dtopk.evaluation import AccuracyCounts, MultilabelCounts
+from dtopk.job.scoring import evaluate_label_sets, evaluate_split, summarise_label_sets
 from dtopk.model import Model, load_model
 from dtopk_storage import open_store
 
@@ -26,24 +27,44 @@ _PAIRS_LISTED = 100
     "--split", "splits", multiple=True, default=("test",), show_default=True,
     help="Split to evaluate; may be given more than once.",
 )  # fmt: skip
+@click.option(
+    "--threshold", type=float,
+    help="Of a multilabel model: predict labels that score more.  [default: the model's]",
+)  # fmt: skip
 @json_option
-def evaluate(model_path: str, store_path: str, splits: tuple[str, ...], as_json: bool) -> None:
+def evaluate(
+    model_path: str,
+    store_path: str,
+    splits: tuple[str, ...],
+    threshold: float | None,
+    as_json: bool,
+) -> None:
     """Show how accurate a model is on a store.
 
     RUN_OR_MODEL is a run folder or a model file. The classes of the store are matched with the
-    model's by name.
+    model's by name. Rows with sets of labels are measured by how these are ranked and, with those
+    that score more than the threshold predicted, by what F1, accuracy and Hamming loss say.
     """
     model = load_model(model_path)
     store = open_store(store_path)
+    if threshold is not None and model.target != "multilabel":
+        raise click.UsageError("--threshold must be left out for a model of one class a row.")
     for split in splits:
         store.split_ranges(split)
     results = {}
     for split in splits:
         with RowProgress(f"evaluating {split}") as progress:
-            counts = evaluate_split(model, store, split, progress=progress)
-        results[split] = _summarise(counts, model)
+            if model.target == "multilabel":
+                level = model.threshold if threshold is None else threshold
+                found = evaluate_label_sets(model, store, split, progress=progress)
+                results[split] = _summarise_sets(found, model, level)
+                text = _describe_sets(split, found, model, level)
+            else:
+                counts = evaluate_split(model, store, split, progress=progress)
+                results[split] = _summarise(counts, model)
+                text = _describe(split, counts, model)
         if not as_json:
-            answer(_describe(split, counts, model))
+            answer(text)
     if as_json:
         answer_json({"model": model_path, "store": store_path, "splits": results})
 
@@ -63,6 +84,48 @@ def _summarise(counts: AccuracyCounts, model: Model) -> dict[str, Any]:
             for true, predicted, n_rows in counts.most_confused(_PAIRS_LISTED)
         ],
     }
+
+
+def _summarise_sets(counts: MultilabelCounts, model: Model, threshold: float) -> dict[str, Any]:
+    precision = counts.average_precision_by_class()
+    return {
+        "n_samples": counts.n_rows,
+        "top_k_accuracy": counts.topk_accuracies(_K_MAX),
+        "label_metrics": summarise_label_sets(counts, threshold),
+        "class_average_precision": [
+            {"class": name, "average_precision": float(value)}
+            for name, value in zip(model.classes.tolist(), precision, strict=True)
+        ],
+    }
+
+
+def _describe_sets(split: str, counts: MultilabelCounts, model: Model, threshold: float) -> str:
+    topk = [[str(k), f"{100 * share:.2f}%"] for k, share in counts.topk_accuracies(_K_MAX).items()]
+    precision = counts.average_precision_by_class()
+    order = [int(c) for c in np.argsort(precision, kind="stable") if not np.isnan(precision[c])]
+    shown = {"class": order}
+    if len(order) > 2 * _CLASSES_SHOWN:
+        shown = {
+            "worst class": order[:_CLASSES_SHOWN],
+            "best class": order[-_CLASSES_SHOWN:][::-1],
+        }
+    return (
+        "\n\n".join(
+            [
+                f"split {split!r}: {counts.n_rows:,} rows, {model.n_classes:,} classes",
+                format_label_metrics({split: summarise_label_sets(counts, threshold)}),
+                format_table(topk, header=("k", "one label in the top k")),
+                *(
+                    format_table(
+                        [[str(model.classes[c]), f"{precision[c]:.4f}"] for c in classes],
+                        header=(title, "average precision"),
+                    )
+                    for title, classes in shown.items()
+                ),
+            ]
+        )
+        + "\n"
+    )
 
 
 def _describe(split: str, counts: AccuracyCounts, model: Model) -> str:

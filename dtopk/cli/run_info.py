@@ -125,6 +125,11 @@ def format_run(fields: dict[str, Any]) -> str:
     for split, by_k in fields["top_k_accuracy"].items():
         shown = [f"top-{k} {100 * by_k[k]:.2f}%" for k in ("1", "5", "10") if k in by_k]
         facts[f"accuracy on {split}"] = ", ".join(shown)
+    for split, metrics in fields.get("label_metrics", {}).items():
+        facts[f"labels on {split}"] = (
+            f"mean average precision {_number(metrics['mean_average_precision'])}, "
+            f"rank loss {_number(metrics['rank_loss'])}, F1 by row {_number(metrics['f1_samples'])}"
+        )
     if fields["verified"]:
         facts["recomputed gap"] = f"{fields['recomputed']['relative_gap']:.3e}"
     return format_facts(facts)
@@ -146,6 +151,10 @@ def format_model(fields: dict[str, Any]) -> str:
     if certificate:
         facts |= _certificate_facts(certificate)
     return format_facts(facts)
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4f}"
 
 
 def _format_loss(name: str, parameters: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from dtopk.cli.label_tables import format_label_metrics
 from dtopk.cli.output import (
     EXIT_INTERRUPTED,
     answer,
@@ -111,6 +112,13 @@ def _describe(result: TrainResult) -> str:
         parts.append(_describe_going_on(result))
     if result.topk_accuracy:
         parts.append(_describe_accuracy(result.topk_accuracy))
+    if result.label_metrics:
+        parts.append(format_label_metrics(result.label_metrics))
+    if result.n_skipped:
+        parts.append(
+            f"{result.n_skipped:,} of {result.n_samples:,} rows were left out: they have none of "
+            "the labels, or all."
+        )
     return "\n\n".join(parts)
 
 

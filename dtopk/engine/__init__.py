@@ -14,6 +14,7 @@ from dtopk.engine.rows import (
     StoreRows,
     balance_classes,
     class_totals,
+    find_improper,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ __all__ = [
     "StoreRows",
     "balance_classes",
     "class_totals",
+    "find_improper",
     "fit",
     "fit_on_cluster",
     "plan_rows",

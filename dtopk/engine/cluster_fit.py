@@ -104,7 +104,11 @@ def fit_on_cluster(
     layout = plan_layout(rows, options, plan, state)
     with contextlib.ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
-        source = StoreSource(path=os.path.abspath(rows.store.path), split=rows.split)
+        source = StoreSource(
+            path=os.path.abspath(rows.store.path),
+            split=rows.split,
+            skip_improper=rows.skip_improper,
+        )
         spec = MemberSpec(
             run=_name_run(state),
             session="",

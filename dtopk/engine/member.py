@@ -31,7 +31,7 @@ from dtopk.engine.messages import (
 from dtopk.engine.options import FitOptions, StartPoint
 from dtopk.engine.rows import Rows
 from dtopk.kernels.blas import gemm
-from dtopk.losses import Loss
+from dtopk.losses import Labels, LabelSets, Loss, join_labels
 from dtopk.solvers.acceleration import MovingCentre
 from dtopk.solvers.certificate import CertificateSums
 from dtopk.solvers.sdca import BlockUpdater, RowConversion, default_block_size
@@ -154,7 +154,10 @@ class Member:
     def compile(self) -> None:
         """Call every kernel once, on a row of zeros, so that no sweep waits for the compiler."""
         X = np.zeros((1, self.rows.n_features), self.rows.dtype)
-        labels, costs = np.zeros(1, np.int32), np.ones(1, self.W.dtype)
+        label = np.zeros(1, np.int32)
+        is_single = "multiclass" in self.loss.targets
+        labels: Labels = label if is_single else LabelSets.from_labels(label)
+        costs = np.ones(1, self.W.dtype)
         W, dual = np.zeros_like(self.W), np.zeros((1, self.rows.n_classes), self.W.dtype)
         updater = BlockUpdater(self.loss, self.conversion, self.rows.n_classes, 1)
         updater.update(X, labels, costs, dual, np.zeros(1, np.int64), W, 1.0)
@@ -331,7 +334,9 @@ class Member:
         """Return C times the weight of each row of a block, in float64."""
         costs = self.options.C * visit.piece.weight
         if self.options.class_weight is not None:
-            costs = costs * self.options.class_weight[visit.piece.labels]
+            labels = visit.piece.labels
+            assert not isinstance(labels, LabelSets)  # Their classes have no weights.
+            costs = costs * self.options.class_weight[labels]
         return costs
 
     def multiply(self) -> list[SliceProducts]:
@@ -448,7 +453,7 @@ class Member:
         """Sum what the duals of some rows lack at W."""
         X = np.concatenate([visit.piece.X for visit in visits])
         dual = np.concatenate([visit.dual for visit in visits])
-        labels = np.concatenate([visit.piece.labels for visit in visits])
+        labels = join_labels([visit.piece.labels for visit in visits])
         costs = np.concatenate([self._costs(visit) for visit in visits])
         gap = 0.0
         for first in range(0, len(X), self.updater.block_size):

@@ -6,7 +6,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dtopk_storage import FeatureStore, check_batch, check_finite
+from dtopk.losses import Labels, LabelSets
+from dtopk_storage import FeatureStore, LabelRows, check_batch, check_finite
 
 Array = NDArray[Any]
 
@@ -39,8 +40,8 @@ class Piece:
 
     X: Array
     """Features of shape (n_rows, n_features), at-rest dtype."""
-    labels: NDArray[np.int32]
-    """Label codes of shape (n_rows,)."""
+    labels: Labels
+    """Label codes of shape (n_rows,), or sets of them."""
     weight: NDArray[np.float64]
     """Weight of each row, of shape (n_rows,)."""
 
@@ -79,12 +80,12 @@ class Rows(Protocol):
     def read(self, piece: PieceRange) -> Piece:
         """Read one piece; called from one thread at a time."""
 
-    def read_labels(self, piece: PieceRange) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    def read_labels(self, piece: PieceRange) -> tuple[Labels, NDArray[np.float64]]:
         """Read labels and weights of one piece, and no features."""
 
 
 def class_totals(rows: Rows) -> NDArray[np.float64]:
-    """Sum the weights of the training rows of each class.
+    """Sum the weights of the training rows that have each class.
 
     Parameters
     ----------
@@ -97,8 +98,28 @@ def class_totals(rows: Rows) -> NDArray[np.float64]:
     totals = np.zeros(rows.n_classes)
     for piece in rows.pieces:
         labels, weight = rows.read_labels(piece)
-        totals += np.bincount(labels, weights=weight, minlength=rows.n_classes)
+        if isinstance(labels, LabelSets):
+            weight = np.repeat(weight, labels.counts)
+        codes = labels.indices if isinstance(labels, LabelSets) else labels
+        totals += np.bincount(codes, weights=weight, minlength=rows.n_classes)
     return totals
+
+
+def find_improper(labels: LabelSets, n_classes: int) -> NDArray[np.bool_]:
+    """Find the rows that have none of the labels, or all: nothing in them can be ranked.
+
+    Parameters
+    ----------
+    labels : LabelSets
+    n_classes : int
+
+    Returns
+    -------
+    ndarray of shape (n_rows,), bool
+    """
+    counts = labels.counts
+    improper: NDArray[np.bool_] = (counts == 0) | (counts == n_classes)
+    return improper
 
 
 def balance_classes(totals: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -129,7 +150,7 @@ class ArrayRows:
     Parameters
     ----------
     X : ndarray of shape (n, d), float16, float32 or float64, C-contiguous
-    labels : ndarray of shape (n,), int32
+    labels : ndarray of shape (n,), int32, or LabelSets
     n_classes : int
     weight : ndarray of shape (n,), float64, or None
         None weighs every row 1.
@@ -138,7 +159,7 @@ class ArrayRows:
     resident = True
 
     def __init__(
-        self, X: Array, labels: NDArray[np.int32], n_classes: int, weight: Array | None = None
+        self, X: Array, labels: Labels, n_classes: int, weight: Array | None = None
     ) -> None:
         if len(X) != len(labels):
             raise ValueError(f"X and y must have the same length, got {len(X)} and {len(labels)}.")
@@ -157,7 +178,7 @@ class ArrayRows:
         part = slice(piece.start, piece.stop)
         return Piece(X=self._X[part], labels=self._labels[part], weight=self._weight[part])
 
-    def read_labels(self, piece: PieceRange) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    def read_labels(self, piece: PieceRange) -> tuple[Labels, NDArray[np.float64]]:
         """Return views of labels and weights."""
         part = slice(piece.start, piece.stop)
         return self._labels[part], self._weight[part]
@@ -172,6 +193,8 @@ class StoreRows:
     ----------
     store : FeatureStore
     split : str
+    skip_improper : bool
+        Whether rows with none of the labels, or with all, are to weigh nothing.
 
     Raises
     ------
@@ -183,9 +206,10 @@ class StoreRows:
 
     resident = False
 
-    def __init__(self, store: FeatureStore, split: str) -> None:
+    def __init__(self, store: FeatureStore, split: str, *, skip_improper: bool = False) -> None:
         self.store = store
         self.split = split
+        self.skip_improper = skip_improper
         self.n_features = store.n_features
         self.n_classes = store.n_classes
         self.n_stored = store.n_samples
@@ -200,7 +224,7 @@ class StoreRows:
             raise ValueError(f"split {split!r} of {store.path!r} must have rows, got none.")
         self._checked: set[tuple[int, int]] = set()
 
-    def read_labels(self, piece: PieceRange) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    def read_labels(self, piece: PieceRange) -> tuple[Labels, NDArray[np.float64]]:
         """Read labels and weights of one piece, and no features.
 
         Raises
@@ -208,11 +232,20 @@ class StoreRows:
         DatasetError
             If a label is none of the classes, or a weight is negative or not finite.
         """
-        labels = self.store.read_labels(piece.start, piece.stop)
-        weight = self.store.read_sample_weight(piece.start, piece.stop)
-        none = np.empty((0, self.n_features), self.store.dtype)
-        check_batch(none, labels, weight, start=piece.start, store=self.store)
-        return labels, weight
+        store, start, stop = self.store, piece.start, piece.stop
+        multilabel = store.kind == "multilabel"
+        labels = (
+            store.read_label_rows(start, stop) if multilabel else store.read_labels(start, stop)
+        )
+        weight = store.read_sample_weight(start, stop)
+        none = np.empty((0, self.n_features), store.dtype)
+        check_batch(none, labels, weight, start=start, store=store)
+        if not isinstance(labels, LabelRows):
+            return labels, weight
+        sets = LabelSets(labels.indptr, labels.indices)
+        if self.skip_improper:
+            weight = np.where(find_improper(sets, self.n_classes), 0.0, weight)
+        return sets, weight
 
     def read(self, piece: PieceRange) -> Piece:
         """Read a piece.

@@ -79,10 +79,12 @@ class StoreSource:
     """An absolute path."""
     split: str
     """Name of the split."""
+    skip_improper: bool = False
+    """Whether rows with none of the labels, or with all, are to weigh nothing."""
 
     def open(self) -> StoreRows:
         """See :meth:`RowsSource.open`."""
-        return StoreRows(open_store(self.path), self.split)
+        return StoreRows(open_store(self.path), self.split, skip_improper=self.skip_improper)
 
     def fingerprint(self, rows: Rows) -> str:
         """See :meth:`RowsSource.fingerprint`."""

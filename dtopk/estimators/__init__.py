@@ -1,5 +1,6 @@
 """Estimators with scikit-learn's conventions, over the same engine as training jobs."""
 
 from dtopk.estimators.classifier import TopKClassifier
+from dtopk.estimators.multilabel import MultilabelClassifier
 
-__all__ = ["TopKClassifier"]
+__all__ = ["MultilabelClassifier", "TopKClassifier"]

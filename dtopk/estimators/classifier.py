@@ -2,9 +2,6 @@
 
 import copy
 import os
-import sys
-import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,7 +9,6 @@ import numpy as np
 import zarr
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
@@ -25,10 +21,7 @@ from sklearn.utils.validation import (
 )
 
 from dtopk.engine import (
-    FLOAT32_TOL,
     ArrayRows,
-    Callback,
-    EpochRecord,
     FitResult,
     Rows,
     StartPoint,
@@ -46,7 +39,14 @@ from dtopk.estimators.dask_arrays import (
     map_topk,
     mean_accuracy,
 )
-from dtopk.estimators.inputs import iter_features, load_zarr
+from dtopk.estimators.inputs import load_zarr
+from dtopk.estimators.linear import (
+    CertifiedLinearModel,
+    EpochLines,
+    count_rows,
+    feature_dtypes,
+    kept_dtype,
+)
 from dtopk.estimators.parameters import make_options, weigh_classes
 from dtopk.estimators.place import Place, open_place
 from dtopk.estimators.spool import plan_spool
@@ -60,25 +60,12 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 Features = ArrayLike | FeatureStore | zarr.Array[Any] | DaskArray
 
-_BATCH_BYTES = 64 * 10**6
-"""Features and scores of a batch of predictions take about so much memory."""
-
 
 def _loss_has_probabilities(estimator: "TopKClassifier") -> bool:
     return estimator._make_loss().has_probabilities
 
 
-def _feature_dtypes(first: Any) -> list[Any]:
-    """List the types that features are left in; others are converted to the first."""
-    return [np.dtype(first), np.float32, np.float64, np.float16]
-
-
-def _kept_dtype(features: np.dtype[Any], first: Any) -> np.dtype[Any]:
-    """Return the type that features of a type are left in, or converted to."""
-    return features if features in _feature_dtypes(first) else np.dtype(first)
-
-
-class TopKClassifier(ClassifierMixin, BaseEstimator):
+class TopKClassifier(ClassifierMixin, CertifiedLinearModel):
     r"""Linear classifier with a top-k loss, trained until a duality gap proves it optimal.
 
     Minimises
@@ -92,8 +79,8 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     loss : str, default='softmax'
-        'softmax' (multinomial logistic regression), 'topk_hinge_alpha', 'topk_hinge_alpha_incl'
-        or 'topk_hinge_beta'; :func:`dtopk.losses.available` describes them.
+        'softmax' (multinomial logistic regression), 'topk_hinge_alpha' or another of those that
+        `dtopk losses` lists; :func:`dtopk.losses.available` describes them.
     k : int, default=1
         The k of a top-k loss, from 1 to n_classes - 1. With k = 1 the unsmoothed hinge losses are
         the multiclass SVM of Crammer and Singer.
@@ -103,6 +90,12 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
         Smoothing of a hinge loss; 0 leaves it nonsmooth.
     smoothing : {'lapin', 'moreau'}, default='lapin'
         Form of the smoothing.
+    rho : array-like of shape (n_weights,) or None, default=None
+        Weights of the largest, second largest, ... margin for 'weighted_usunier': not negative,
+        none above the one before; None: 1 for the largest.
+    label_cost : array-like of shape (n_classes, n_classes) or None, default=None
+        What naming class j costs where i is true, row i and column j in the order of `classes_`,
+        for 'structured_hinge'; None: 1 for every mistake.
     fit_intercept : bool, default=True
         Whether to add a constant feature, whose weights times `intercept_scaling` are the
         intercept. As in `sklearn.svm.LinearSVC` these weights are penalised like all others, and
@@ -227,6 +220,8 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
         C: float = 1.0,
         gamma: float = 0.0,
         smoothing: str = "lapin",
+        rho: ArrayLike | None = None,
+        label_cost: ArrayLike | None = None,
         fit_intercept: bool = True,
         intercept_scaling: float = 1.0,
         class_weight: dict[Any, float] | str | None = None,
@@ -250,6 +245,8 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
         self.C = C
         self.gamma = gamma
         self.smoothing = smoothing
+        self.rho = rho
+        self.label_cost = label_cost
         self.fit_intercept = fit_intercept
         self.intercept_scaling = intercept_scaling
         self.class_weight = class_weight
@@ -325,13 +322,13 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
             options = replace(
                 options,
                 class_weight=weigh_classes(self.class_weight, classes, totals),
-                partitions=place.count_partitions(self.partitions, _count_rows(rows)),
+                partitions=place.count_partitions(self.partitions, count_rows(rows)),
             )
             result = place.train(
                 rows,
                 loss,
                 options,
-                callbacks=[_EpochLines()] if self.verbose else [],
+                callbacks=[EpochLines()] if self.verbose else [],
                 start=None if previous is None else self._start_from(previous, classes),
             )
         self._keep(result, classes)
@@ -405,7 +402,7 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
 
     @available_if(_loss_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Features) -> Array | DaskArray:
-        """Compute the probability of every class; there with the loss 'softmax' alone.
+        """Compute the probability of every class; there with 'softmax' and 'sparsemax'.
 
         Parameters
         ----------
@@ -414,8 +411,8 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         ndarray of shape (n_samples, n_classes)
-            The softmax of the scores; for two classes the second column is the logistic function
-            of the decision function.
+            The softmax, or sparsemax, of the scores; with softmax and two classes the second
+            column is the logistic function of the decision function.
         """
         check_is_fitted(self)
         if is_dask_array(X):
@@ -470,7 +467,14 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
         return accuracy
 
     def _make_loss(self) -> Loss:
-        return make_loss(self.loss, k=self.k, gamma=self.gamma, smoothing=self.smoothing)
+        return make_loss(
+            self.loss,
+            k=self.k,
+            gamma=self.gamma,
+            smoothing=self.smoothing,
+            rho=self.rho,
+            label_cost=self.label_cost,
+        )
 
     def _take_arrays(
         self, X: ArrayLike | zarr.Array[Any], y: ArrayLike | None, sample_weight: ArrayLike | None
@@ -478,7 +482,7 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
         """Return the rows, the classes and the sum of the weights of each."""
         if isinstance(X, zarr.Array):
             X = load_zarr(X)
-        features, labels = validate_data(self, X, y, dtype=_feature_dtypes(self.dtype), order="C")
+        features, labels = validate_data(self, X, y, dtype=feature_dtypes(self.dtype), order="C")
         check_classification_targets(labels)
         classes, codes = np.unique(labels, return_inverse=True)
         weight = _check_sample_weight(
@@ -502,7 +506,7 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
             check_sizes("X", features)
         else:
             features = load_zarr(X) if isinstance(X, zarr.Array) else X
-            features = validate_data(self, features, dtype=_feature_dtypes(self.dtype), order="C")
+            features = validate_data(self, features, dtype=feature_dtypes(self.dtype), order="C")
         n_samples, n_features = features.shape
         if n_samples == 0:
             raise ValueError("X must have at least 1 row, got none.")
@@ -516,7 +520,7 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
             place.spool,
             n_samples=n_samples,
             n_features=n_features,
-            dtype=_kept_dtype(features.dtype, self.dtype),
+            dtype=kept_dtype(features.dtype, self.dtype),
             sample_weight=sample_weight is not None,
             n_parts=place.count_partitions(self.partitions, n_samples),
         )
@@ -573,28 +577,7 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
         self.classes_ = classes
         self.coef_ = np.ascontiguousarray(W.T)
         self.intercept_ = intercept
-        self.n_iter_ = result.epochs
-        self.certificate_ = result.certificate
-        self.duality_gap_ = result.certificate.duality_gap
-        self.history_ = result.history
-        self.stop_reason_ = result.stop_reason
-        if result.stop_reason == "interrupted":
-            raise KeyboardInterrupt
-        if not result.certificate.certified:
-            warnings.warn(self._unconverged(result), ConvergenceWarning, stacklevel=3)
-
-    def _unconverged(self, result: FitResult) -> str:
-        advice = "Raise max_epochs"
-        if result.stop_reason == "time_limit":
-            advice = "Raise time_limit_s"
-        if self.dtype == "float32" and self.tol < FLOAT32_TOL:
-            advice += ", set dtype='float64'"
-        return (
-            f"The relative duality gap is {result.certificate.relative_gap:.3g} after "
-            f"{result.epochs} epochs ({result.seconds:.1f} s), above tol={self.tol:g}: the weights "
-            f"are this far from the optimum at most. {advice}, scale the features "
-            "(StandardScaler), or lower C."
-        )
+        self._take_over(result)
 
     def _check_dask(self, X: DaskArray, *, reset: bool = False) -> None:
         """Check the features of a Dask array as far as they are known before it is computed."""
@@ -611,7 +594,7 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
 
     def _score_dtype(self, features: np.dtype[Any]) -> np.dtype[Any]:
         """Return the type of the scores of features of a type."""
-        return np.result_type(_kept_dtype(features, self.coef_.dtype), self.coef_)
+        return np.result_type(kept_dtype(features, self.coef_.dtype), self.coef_)
 
     def _find_topk(self, X: Features, k: int) -> tuple[NDArray[np.intp], Array]:
         """Return number and score of the classes of the k highest scores of every row."""
@@ -628,26 +611,6 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):
         packed = np.empty(columns.shape, [("column", columns.dtype), ("score", scores.dtype)])
         packed["column"], packed["score"] = columns, scores
         return packed
-
-    def _iter_batches(self, X: Features) -> Iterator[Array]:
-        """Validate features for a prediction, and cut them into batches."""
-        row_bytes = 8 * (self.n_features_in_ + 2 * len(self.classes_))
-        n_rows = max(1, _BATCH_BYTES // row_bytes)
-        dtypes = _feature_dtypes(self.coef_.dtype)
-        if isinstance(X, FeatureStore | zarr.Array):
-            for batch in iter_features(X, n_rows):
-                yield validate_data(self, batch, dtype=dtypes, reset=False)
-            return
-        features = validate_data(self, X, dtype=dtypes, reset=False)
-        for start in range(0, len(features), n_rows):
-            yield features[start : start + n_rows]
-
-    def _decide(self, X: Array) -> Array:
-        """Return the decision function of a batch, with one column for two classes."""
-        dtype = np.result_type(X, self.coef_)
-        scores: Array = X.astype(dtype, copy=False) @ self.coef_.T.astype(dtype, copy=False)
-        scores += self.intercept_
-        return scores
 
     def _score_classes(self, X: Array) -> Array:
         """Return the scores of a batch, with two columns for two classes."""
@@ -667,19 +630,3 @@ def _take_column(name: str, values: ArrayLike | DaskArray, n_samples: int) -> Ar
         column = column_or_1d(values, warn=name == "y")
     check_column(name, column, n_samples)
     return column
-
-
-def _count_rows(rows: Rows) -> int:
-    return sum(piece.n_rows for piece in rows.pieces)
-
-
-class _EpochLines(Callback):
-    """Writes one line to standard error for every epoch."""
-
-    def on_epoch(self, record: EpochRecord, W: object) -> None:
-        gap = "gap" if record.exact else "gap about"
-        print(
-            f"epoch {record.epoch}: objective {record.primal:.6g}, {gap} "
-            f"{record.relative_gap:.3g}, {record.seconds:.1f} s",
-            file=sys.stderr,
-        )

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from dtopk.engine import Callback, EpochRecord, FitInfo
+from dtopk.evaluation import AccuracyCounts, MultilabelCounts
 from dtopk.job.problem import Problem
 from dtopk.job.run_folder import RunFolder
-from dtopk.job.scoring import evaluate_split
+from dtopk.job.scoring import evaluate_label_sets, evaluate_split
 from dtopk_storage import CheckpointError, RunLock
 
 if TYPE_CHECKING:
@@ -51,10 +52,19 @@ class ValidateEpochs(Callback):
         """Evaluate the weights of one epoch."""
         assert W is not None
         model = self._problem.make_model(*self._problem.split_weights(W))
-        counts = evaluate_split(model, self._problem.store, self._split)
-        self.accuracy[record.epoch] = {
-            f"{self._split}/top_{k}_accuracy": counts.topk_accuracy(k) for k in self._ks
-        }
+        store, split = self._problem.store, self._split
+        counts: AccuracyCounts | MultilabelCounts
+        more = {}
+        if store.kind == "multilabel":
+            counts = evaluate_label_sets(model, store, split)
+            more = {
+                f"{split}/rank_loss": counts.rank_loss(),
+                f"{split}/mean_average_precision": counts.mean_average_precision(),
+            }
+        else:
+            counts = evaluate_split(model, store, split)
+        accuracies = {f"{split}/top_{k}_accuracy": counts.topk_accuracy(k) for k in self._ks}
+        self.accuracy[record.epoch] = accuracies | more
 
 
 class WriteHistory(Callback):

@@ -61,7 +61,7 @@ def coerce_fields(section: object, name: str) -> None:
     Parameters
     ----------
     section : a frozen dataclass instance
-        Lists of strings are turned into tuples and integers into floats, in place.
+        Lists are turned into tuples and integers into floats, in place.
     name : str
         The section's name, which starts the messages.
 
@@ -82,6 +82,10 @@ def _coerce(value: object, wanted: object, name: str) -> object:
         if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
             return tuple(value)
         raise JobValueError(f"{name} must be a list of strings, got {value!r}.", name)
+    if wanted == tuple[float, ...]:
+        if isinstance(value, list | tuple) and all(_is_number(item) for item in value):
+            return tuple(float(item) for item in value)
+        raise JobValueError(f"{name} must be a list of numbers, got {value!r}.", name)
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if wanted is float and isinstance(value, float):
@@ -90,6 +94,10 @@ def _coerce(value: object, wanted: object, name: str) -> object:
         words = _TYPE_WORDS[wanted]  # type: ignore[index]
         raise JobValueError(f"{name} must be {words}, got {value!r}.", name)
     return value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def check_above_zero(name: str, value: float) -> None:

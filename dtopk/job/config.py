@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from dtopk.evaluation import LABEL_METRICS
 from dtopk.job.checks import (
     JobValueError,
     check_above_zero,
@@ -28,18 +29,34 @@ class DataSection:
     train: str = "train"
     """Split that the model is trained on."""
     validation: str = ""
-    """Split whose top-k accuracy is taken after every epoch; empty: none."""
+    """Split whose top-k accuracy is taken after every epoch, and on which the threshold of a
+    multilabel model is chosen; empty: none."""
     evaluate: tuple[str, ...] = ("test",)
     """Splits whose top-k accuracy is reported at the end."""
     center: bool = False
     """Subtract each feature's mean, as measured over the training split at ingest."""
     scale: bool = False
     """Divide by each feature's standard deviation, as measured at ingest."""
+    threshold_metric: str = ""
+    """Metric of a multilabel model that its threshold makes best on the split `validation`:
+    'f1_samples', 'f1_macro', 'f1_micro', 'accuracy', 'subset_accuracy' or 'hamming_loss'; empty:
+    the threshold is 0."""
+    skip_unlabelled: bool = False
+    """Leave out rows of a multilabel store that have none of the labels, or all of them, where the
+    loss cannot use them; otherwise they are an error."""
 
     def __post_init__(self) -> None:
         coerce_fields(self, "data")
         if not self.train:
             raise JobValueError("data.train must name a split, got ''.", "data.train")
+        if self.threshold_metric:
+            check_choice("data.threshold_metric", self.threshold_metric, LABEL_METRICS)
+            if not self.validation:
+                raise JobValueError(
+                    "data.validation must name the split that the threshold is chosen on, got ''.",
+                    "data.validation",
+                    "data.threshold_metric",
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +71,13 @@ class ModelSection:
     """Smoothing of a hinge loss; 0: not smoothed."""
     smoothing: str = "lapin"
     """Form of the smoothing: 'lapin' or 'moreau'. They are two different losses."""
+    rho: tuple[float, ...] = ()
+    """Weights of the largest, second largest, ... margin, for a loss that takes them; empty: 1
+    for the largest."""
+    label_cost: str = ""
+    """Path of a .npy or .csv file with a square matrix of numbers: what naming class j costs where
+    i is true, row i, column j, both in the order of the store's classes, for 'structured_hinge';
+    empty: 1 for every mistake."""
     C: float = 1.0
     """Weight of the loss against half the squared norm of W: C = 1/(lambda n_samples)."""
     fit_intercept: bool = False

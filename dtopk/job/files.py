@@ -18,6 +18,7 @@ from dtopk.launch.options import SCHEDULER_FILE_ENDING
 _SECTIONS = {section.name: section.default_factory for section in dataclasses.fields(TrainJob)}
 _PATHS = (
     ("data", "store"),
+    ("model", "label_cost"),
     ("solver", "warm_start"),
     ("cluster", "scheduler"),
     ("cluster", "tls_ca"),

@@ -2,6 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dtopk.engine import SOLVERS
 from dtopk.job.checks import JobValueError, check_choice
@@ -19,10 +23,36 @@ def build_loss(job: TrainJob) -> Loss:
     """
     model = job.model
     try:
-        return make_loss(model.loss, k=model.k, gamma=model.gamma, smoothing=model.smoothing)
+        return make_loss(
+            model.loss,
+            k=model.k,
+            gamma=model.gamma,
+            smoothing=model.smoothing,
+            rho=model.rho or None,
+            label_cost=_read_matrix(Path(model.label_cost)) if model.label_cost else None,
+        )
     except ValueError as error:
         parameter = str(error).partition(" ")[0]
         raise JobValueError(str(error), f"model.{parameter}", "model.loss") from error
+
+
+def _read_matrix(path: Path) -> NDArray[np.float64]:
+    """Read the numbers of a .npy or .csv file.
+
+    Raises
+    ------
+    ValueError
+        If there is no such file, or it holds something else.
+    """
+    wanted = "label_cost must be a .npy or .csv file of numbers,"
+    try:
+        if path.suffix == ".npy":
+            return np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
+        return np.loadtxt(path, delimiter=",", ndmin=2)
+    except OSError as error:
+        raise ValueError(f"{wanted} got {str(path)!r}: {error.strerror or error}.") from error
+    except ValueError as error:
+        raise ValueError(f"{wanted} got {str(path)!r}: {error}") from error
 
 
 def check_names(job: TrainJob) -> None:

@@ -15,13 +15,14 @@ from dtopk.engine import (
     StoreRows,
     balance_classes,
     class_totals,
+    find_improper,
     plan_rows,
 )
 from dtopk.job.config import ClusterSection, TrainJob
 from dtopk.job.files import load_job
 from dtopk.job.names import build_loss, check_names, naming_key
 from dtopk.job.run_folder import RunFolder
-from dtopk.losses import Loss
+from dtopk.losses import LabelSets, Loss, available
 from dtopk.model import Model, load_model
 from dtopk_storage import FeatureStore, open_dual
 
@@ -42,7 +43,9 @@ class Problem:
     rows: StoreRows
     """The training rows."""
     class_rows: NDArray[np.int64]
-    """How many there are of each class, shape (n_classes,)."""
+    """How many of them have each class, shape (n_classes,)."""
+    n_skipped: int
+    """How many of them are left out."""
     options: FitOptions
     """What the engine is told."""
     duals_in_memory: bool
@@ -54,7 +57,7 @@ class Problem:
     @property
     def n_samples(self) -> int:
         """Number of training rows."""
-        return int(self.class_rows.sum())
+        return self.store.split_size(self.job.data.train)
 
     def spread(self, cluster: ClusterSection, threads: int) -> "Problem":
         """Say how the work is cut, now that the workers are known.
@@ -87,8 +90,9 @@ class Problem:
             intercept=intercept,
             classes=self.store.classes,
             loss=self.loss.name,
-            loss_parameters=dataclasses.asdict(self.loss),
-            link="softmax" if self.loss.has_probabilities else "",
+            loss_parameters=self.loss.describe(),
+            link=self.loss.link,
+            target=self.store.kind,
             feature_mean=options.mean if data.center else None,
             feature_scale=scale if data.scale else None,
             class_rows=self.class_rows,
@@ -132,19 +136,20 @@ def build_problem(
     ValueError
         If the job and the store do not fit together.
     """
-    if store.kind != "multiclass":
-        raise ValueError(f"kind of {store.path!r} must be 'multiclass', got {store.kind!r}.")
     check_names(job)
     loss = build_loss(job)
+    _check_kind(store, job, loss)
     with naming_key(f"model.{'k' if 'k' in loss.parameters else 'loss'} of the job"):
         loss.check_n_classes(store.n_classes)
     class_rows = _check_splits(store, job)
-    rows = StoreRows(store, job.data.train)
+    rows = open_rows(store, job, loss)
+    n_skipped = _check_sets(rows, job) if loss.proper_sets else 0
     totals = class_totals(rows)
     n_present = np.count_nonzero(totals)
-    if n_present < 2:
+    if n_present < (2 if store.kind == "multiclass" else 1):
+        wanted = "of at least two classes" if store.kind == "multiclass" else "with a label"
         raise ValueError(
-            f"split {job.data.train!r} of {store.path!r} must have rows of at least two classes, "
+            f"split {job.data.train!r} of {store.path!r} must have rows {wanted}, "
             f"got {n_present}. Set by data.train of the job."
         )
     options = _make_options(store, job, totals)
@@ -155,10 +160,65 @@ def build_problem(
         loss=loss,
         rows=rows,
         class_rows=class_rows,
+        n_skipped=n_skipped,
         options=options,
         duals_in_memory=duals_in_memory,
         start=None if goes_on else _make_start(store, job),
     )
+
+
+def open_rows(store: FeatureStore, job: TrainJob, loss: Loss) -> StoreRows:
+    """Open the training rows, less those that the job says to skip.
+
+    Parameters
+    ----------
+    store : FeatureStore
+    job : TrainJob
+    loss : Loss
+    """
+    skip = loss.proper_sets and job.data.skip_unlabelled
+    return StoreRows(store, job.data.train, skip_improper=skip)
+
+
+def _check_kind(store: FeatureStore, job: TrainJob, loss: Loss) -> None:
+    """Refuse a loss that cannot use labels of this kind."""
+    if store.kind not in loss.targets:
+        others = ", ".join(repr(info.name) for info in available() if store.kind in info.targets)
+        raise ValueError(
+            f"loss {loss.name!r} must have a {' or '.join(loss.targets)} store, got "
+            f"{store.path!r}, which is {store.kind}. Set by model.loss of the job. For this store: "
+            f"{others}."
+        )
+    if store.kind == "multiclass" and job.data.threshold_metric:
+        raise ValueError(
+            f"threshold_metric must be empty for a multiclass store, got "
+            f"{job.data.threshold_metric!r}. Set by data.threshold_metric of the job."
+        )
+    if store.kind == "multilabel" and job.model.class_weight:
+        raise ValueError(
+            f"class_weight must be empty for a multilabel store, got {job.model.class_weight!r}. "
+            "Set by model.class_weight of the job."
+        )
+
+
+def _check_sets(rows: StoreRows, job: TrainJob) -> int:
+    """Refuse rows in which no label can be ranked above another, or count those to skip."""
+    n_skipped = 0
+    for piece in rows.pieces:
+        labels, weight = rows.read_labels(piece)
+        assert isinstance(labels, LabelSets)
+        improper = find_improper(labels, rows.n_classes)
+        n_skipped += int(np.count_nonzero(improper))
+        wrong = np.flatnonzero(improper & (weight > 0))
+        if len(wrong):
+            n_labels = labels.counts[wrong[0]]
+            raise ValueError(
+                f"rows of split {rows.split!r} must have a label and lack one for loss "
+                f"{job.model.loss!r}, got {n_labels} of {rows.n_classes} labels in row "
+                f"{piece.start + wrong[0]} of {rows.store.path!r}. Leave such rows out with "
+                "data.skip_unlabelled = true, or take a one-vs-all loss."
+            )
+    return n_skipped
 
 
 def _plan_duals(rows: StoreRows, options: FitOptions) -> bool:
@@ -180,7 +240,8 @@ def _check_splits(store: FeatureStore, job: TrainJob) -> NDArray[np.int64]:
         others.append(("data.validation", data.validation))
     for key, split in others:
         unseen = np.flatnonzero((_count_classes(store, split, key) > 0) & (class_rows == 0))
-        if len(unseen):
+        # Of several labels, one that no training row has is one that is never predicted.
+        if len(unseen) and store.kind == "multiclass":
             raise ValueError(
                 f"labels of split {split!r} must have rows in split {data.train!r}, got "
                 f"{store.class_names[unseen[0]]!r} in {store.path!r}, which has none. "
@@ -198,8 +259,12 @@ def _count_classes(store: FeatureStore, split: str, key: str) -> NDArray[np.int6
     counts = np.zeros(store.n_classes, dtype=np.int64)
     for start, stop in ranges:
         for first in range(start, stop, _LABELS_READ):
-            labels = store.read_labels(first, min(first + _LABELS_READ, stop))
-            counts += np.bincount(labels, minlength=store.n_classes)
+            last = min(first + _LABELS_READ, stop)
+            if store.kind == "multilabel":
+                codes = store.read_label_rows(first, last).indices
+            else:
+                codes = store.read_labels(first, last)
+            counts += np.bincount(codes, minlength=store.n_classes)
     return counts
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,6 +119,9 @@ def record_outcome(run: "MlflowRun", folder: RunFolder, result: TrainResult) -> 
     for split, by_k in result.topk_accuracy.items():
         metrics = {f"{split}/top_{k}_accuracy": by_k[k] for k in _TRACKED_K if k in by_k}
         run.log_metrics(metrics, step=result.epochs)
+    for split, metrics in result.label_metrics.items():
+        finite = {f"{split}/{name}": v for name, v in metrics.items() if math.isfinite(v)}
+        run.log_metrics(finite, step=result.epochs)
     kept_here = (folder.model, folder.record)
     run.log_files([path for path in result.written if path.is_file() and path not in kept_here])
     run.log_model(folder.model)

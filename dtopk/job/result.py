@@ -33,6 +33,10 @@ class TrainResult:
     """Rows of the training split."""
     topk_accuracy: dict[str, dict[int, float]]
     """Top-k accuracy by split and k, 0 to 1."""
+    label_metrics: dict[str, dict[str, float]]
+    """Of a multilabel model: the metrics by split and name; empty for others."""
+    n_skipped: int
+    """Rows of the training split that were left out for want of labels to rank."""
     duals_kept: bool
     """Whether the duals are in the run folder, for another run to start from."""
     resumable: bool
@@ -67,5 +71,11 @@ class TrainResult:
             "n_features": self.model.n_features,
             "n_classes": self.model.n_classes,
             "top_k_accuracy": self.topk_accuracy,
+            **self._multilabel_fields(),
             "mlflow": self.mlflow,
         }
+
+    def _multilabel_fields(self) -> dict[str, Any]:
+        if self.model.target == "multiclass":
+            return {}
+        return {"label_metrics": self.label_metrics, "n_skipped": self.n_skipped}

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dtopk.evaluation import AccuracyCounts, match_classes
+from dtopk.evaluation import AccuracyCounts, MultilabelCounts, match_classes
 from dtopk.kernels.rows import gather_rows
 from dtopk.model import Model
-from dtopk_storage import FeatureStore, check_batch
+from dtopk_storage import FeatureStore, LabelRows, check_batch
 
 _BATCH_BYTES = 64 * 10**6
 """Features and scores of a batch take about so much memory."""
@@ -47,6 +47,11 @@ def evaluate_split(
         If the store has other features, or a row of a class that the model was not trained on.
     """
     check_features(model, store)
+    if model.target != "multiclass" or store.kind != "multiclass":
+        raise ValueError(
+            f"model and {store.path!r} must both be multiclass, got a {model.target} model and a "
+            f"{store.kind} store."
+        )
     columns = match_classes(store.class_names, model.classes)
     if model.class_rows is not None:
         columns[model.class_rows[columns] == 0] = -1
@@ -54,12 +59,88 @@ def evaluate_split(
     n_rows = store.split_size(split)
     for batch in store.iter_batches(split, batch_rows(model)):
         check_batch(batch.X, batch.y, batch.weight, start=batch.start, store=store)
+        assert not isinstance(batch.y, LabelRows)
         y = columns[batch.y]
         _check_known(y, batch.y, batch.start, store, split)
         counts.update(y, model.decision_function(widen(batch.X, model.W.dtype)))
         if progress is not None:
             progress(counts.n_rows, n_rows)
     return counts
+
+
+def evaluate_label_sets(
+    model: Model,
+    store: FeatureStore,
+    split: str,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> MultilabelCounts:
+    """Measure how good a multilabel model's scores are on the rows of a split.
+
+    Parameters
+    ----------
+    model : Model
+    store : FeatureStore
+        Its classes are matched with the model's by name; their order may differ.
+    split : str
+    progress : callable, optional
+        Called with the rows done and the rows to do.
+
+    Returns
+    -------
+    MultilabelCounts
+        In the classes of the model.
+
+    Raises
+    ------
+    DatasetError
+        If a row has NaN or infinity, or a label outside the store's classes.
+    ValueError
+        If the store has other features, or a label that the model does not know, or it or the
+        model is not multilabel.
+    """
+    check_features(model, store)
+    if model.target != "multilabel" or store.kind != "multilabel":
+        raise ValueError(
+            f"model and {store.path!r} must both be multilabel, got a {model.target} model and a "
+            f"{store.kind} store."
+        )
+    columns = match_classes(store.class_names, model.classes)
+    counts = MultilabelCounts(n_classes=model.n_classes, dtype=model.W.dtype)
+    n_rows = store.split_size(split)
+    for batch in store.iter_batches(split, batch_rows(model)):
+        check_batch(batch.X, batch.y, batch.weight, start=batch.start, store=store)
+        assert isinstance(batch.y, LabelRows)
+        y = columns[batch.y.indices]
+        if (y < 0).any():
+            name = store.class_names[int(batch.y.indices[np.argmin(y)])]
+            raise ValueError(
+                f"labels must be classes of the model, got {name!r} in split {split!r} of "
+                f"{store.path!r}."
+            )
+        rows = np.repeat(np.arange(len(batch.y)), np.diff(batch.y.indptr))
+        indicator = np.zeros((len(batch.y), model.n_classes), np.bool_)
+        indicator[rows, y] = True
+        counts.update(indicator, model.decision_function(widen(batch.X, model.W.dtype)))
+        if progress is not None:
+            progress(counts.n_rows, n_rows)
+    return counts
+
+
+def summarise_label_sets(counts: MultilabelCounts, threshold: float) -> dict[str, float]:
+    """Compute every metric of label sets, with the threshold that those of predictions are at.
+
+    Parameters
+    ----------
+    counts : MultilabelCounts
+    threshold : float
+    """
+    return {
+        "rank_loss": counts.rank_loss(),
+        "mean_average_precision": counts.mean_average_precision(),
+        **counts.label_metrics(threshold),
+        "threshold": threshold,
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

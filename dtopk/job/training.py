@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from threadpoolctl import threadpool_info
 
 from dtopk.engine import Callback, FitResult, fit
+from dtopk.evaluation import choose_threshold
 from dtopk.job.callbacks import HoldLock, TrackEpochs, ValidateEpochs, WriteHistory
 from dtopk.job.config import TrainJob
 from dtopk.job.disk_space import MODEL_OVERHEAD_BYTES, check_disk_space
@@ -23,7 +24,7 @@ from dtopk.job.recording import check_tracking, record_outcome, recording
 from dtopk.job.result import TrainResult
 from dtopk.job.resumption import check_same_run, keep_resolved, store_checksum
 from dtopk.job.run_folder import RunFolder, RunRecord, name_run_folder
-from dtopk.job.scoring import evaluate_split
+from dtopk.job.scoring import evaluate_label_sets, evaluate_split, summarise_label_sets
 from dtopk.job.workers import check_sight, open_workers, spread_problem
 from dtopk.model import Model
 from dtopk.plots import draw_convergence, draw_topk_accuracy, save_png
@@ -312,6 +313,8 @@ def _report(
         seconds=fitted.seconds,
         n_samples=problem.n_samples,
         topk_accuracy={},
+        label_metrics={},
+        n_skipped=problem.n_skipped,
         duals_kept=folder.dual.is_dir(),
         resumable=not is_final,
         resumed_at=part.record.resumed_at,
@@ -329,14 +332,12 @@ def _report(
     with _warning_of_failure(folder):
         figure = draw_convergence(fitted.history, tol=problem.job.solver.tol, title=title)
         save_png(figure, folder.convergence)
-    accuracy = {
-        split: evaluate_split(model, problem.store, split).topk_accuracies(_K_MAX)
-        for split in problem.job.data.evaluate
-    }
-    if accuracy:
+    if problem.job.data.threshold_metric:
+        result = dataclasses.replace(result, model=_choose_threshold(problem, folder, model))
+    result = _evaluate(problem, result)
+    if result.topk_accuracy:
         with _warning_of_failure(folder):
-            save_png(draw_topk_accuracy(accuracy, title=title), folder.topk_accuracy)
-    result = dataclasses.replace(result, topk_accuracy=accuracy)
+            save_png(draw_topk_accuracy(result.topk_accuracy, title=title), folder.topk_accuracy)
     with _warning_of_failure(folder):
         folder.write_result(result.to_dict())
     with _warning_of_failure(folder):
@@ -345,6 +346,36 @@ def _report(
         else:
             part.state.delete_leftovers()
     return dataclasses.replace(result, written=folder.list_written())
+
+
+def _choose_threshold(problem: Problem, folder: RunFolder, model: Model) -> Model:
+    """Choose a multilabel model's threshold on the validation split, and save it anew."""
+    data = problem.job.data
+    counts = evaluate_label_sets(model, problem.store, data.validation)
+    chosen = choose_threshold(data.threshold_metric, counts)
+    logger.info(
+        "Threshold %.6g: %s %.4f on split %r.",
+        chosen.delta, chosen.metric, chosen.value, data.validation,
+    )  # fmt: skip
+    model = dataclasses.replace(model, threshold=chosen.delta)
+    with _warning_of_failure(folder):
+        model.save(folder.model)
+    return model
+
+
+def _evaluate(problem: Problem, result: TrainResult) -> TrainResult:
+    """Measure the model on the splits that the job names."""
+    model, store = result.model, problem.store
+    accuracy: dict[str, dict[int, float]] = {}
+    metrics: dict[str, dict[str, float]] = {}
+    for split in problem.job.data.evaluate:
+        if store.kind == "multilabel":
+            counts = evaluate_label_sets(model, store, split)
+            accuracy[split] = counts.topk_accuracies(_K_MAX)
+            metrics[split] = summarise_label_sets(counts, model.threshold)
+        else:
+            accuracy[split] = evaluate_split(model, store, split).topk_accuracies(_K_MAX)
+    return dataclasses.replace(result, topk_accuracy=accuracy, label_metrics=metrics)
 
 
 def _describe(problem: Problem, result: TrainResult) -> str:

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dtopk.engine import StoreRows, balance_classes, class_totals
+from dtopk.engine import balance_classes, class_totals
 from dtopk.job.config import TrainJob
 from dtopk.job.files import load_job
 from dtopk.job.names import build_loss
+from dtopk.job.problem import open_rows
 from dtopk.job.run_folder import RunFolder
+from dtopk.losses import LabelSets
 from dtopk.model import Model, load_model
 from dtopk.solvers.certificate import Certificate, CertificateSums
 from dtopk.solvers.sdca import RowConversion
@@ -104,20 +106,24 @@ def _sum_rows(
     dual: DualFile,
     progress: Callable[[int, int], None] | None,
 ) -> CertificateSums:
-    rows = StoreRows(store, job.data.train)
+    loss = build_loss(job)
+    rows = open_rows(store, job, loss)
     if (dual.n_samples, dual.n_classes) != (rows.n_stored, rows.n_classes):
         raise CheckpointError(
             f"duals in {dual.path!r} must have the {rows.n_stored} rows and {rows.n_classes} "
             f"classes of {store.path!r}, got {dual.n_samples} and {dual.n_classes}."
         )
-    class_weight = np.ones(rows.n_classes)
+    class_weight = None
     if job.model.class_weight == "balanced":
         class_weight = balance_classes(class_totals(rows))
-    sums = CertificateSums(build_loss(job), _conversion(model, job), _weights(model, job))
+    sums = CertificateSums(loss, _conversion(model, job), _weights(model, job))
     n_rows, done = sum(piece.n_rows for piece in rows.pieces), 0
     for piece_range in rows.pieces:
         piece = rows.read(piece_range)
-        costs = job.model.C * piece.weight * class_weight[piece.labels]
+        costs = job.model.C * piece.weight
+        if class_weight is not None:
+            assert not isinstance(piece.labels, LabelSets)  # Their classes have no weights.
+            costs *= class_weight[piece.labels]
         values = dual.read(piece_range.start, piece_range.stop)
         sums.add(piece.X, piece.labels, costs, values)
         done += piece_range.n_rows

@@ -1,0 +1,107 @@
+"""What the estimators share: how they take features, and what they keep of a fit."""
+
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import validate_data
+
+from dtopk.engine import FLOAT32_TOL, Callback, EpochRecord, FitResult, Rows
+from dtopk.estimators.inputs import iter_features
+from dtopk.solvers.certificate import Certificate
+from dtopk_storage import FeatureStore
+
+Array = NDArray[Any]
+
+_BATCH_BYTES = 64 * 10**6
+"""Features and scores of a batch of predictions take about so much memory."""
+
+
+def feature_dtypes(first: Any) -> list[Any]:
+    """List the types that features are left in; others are converted to the first."""
+    return [np.dtype(first), np.float32, np.float64, np.float16]
+
+
+def kept_dtype(features: np.dtype[Any], first: Any) -> np.dtype[Any]:
+    """Return the type that features of a type are left in, or converted to."""
+    return features if features in feature_dtypes(first) else np.dtype(first)
+
+
+class CertifiedLinearModel(BaseEstimator):
+    """A linear model that stops at a duality gap, with `coef_` (n_outputs, n_features)."""
+
+    dtype: str
+    tol: float
+    coef_: Array
+    intercept_: Array
+    n_features_in_: int
+    certificate_: Certificate
+
+    def _take_over(self, result: FitResult) -> None:
+        """Keep how training went; warn where that is not what was asked for."""
+        self.n_iter_ = result.epochs
+        self.certificate_ = result.certificate
+        self.duality_gap_ = result.certificate.duality_gap
+        self.history_ = result.history
+        self.stop_reason_ = result.stop_reason
+        if result.stop_reason == "interrupted":
+            raise KeyboardInterrupt
+        if not result.certificate.certified:
+            warnings.warn(self._unconverged(result), ConvergenceWarning, stacklevel=4)
+
+    def _unconverged(self, result: FitResult) -> str:
+        advice = "Raise max_epochs"
+        if result.stop_reason == "time_limit":
+            advice = "Raise time_limit_s"
+        if self.dtype == "float32" and self.tol < FLOAT32_TOL:
+            advice += ", set dtype='float64'"
+        return (
+            f"The relative duality gap is {result.certificate.relative_gap:.3g} after "
+            f"{result.epochs} epochs ({result.seconds:.1f} s), above tol={self.tol:g}: the weights "
+            f"are this far from the optimum at most. {advice}, scale the features "
+            "(StandardScaler), or lower C."
+        )
+
+    def _iter_batches(self, X: ArrayLike | FeatureStore | zarr.Array[Any]) -> Iterator[Array]:
+        """Validate features for a prediction, and cut them into batches."""
+        row_bytes = 8 * (self.n_features_in_ + 2 * (len(self.coef_) + 1))
+        n_rows = max(1, _BATCH_BYTES // row_bytes)
+        dtypes = feature_dtypes(self.coef_.dtype)
+        if isinstance(X, FeatureStore | zarr.Array):
+            for batch in iter_features(X, n_rows):
+                yield validate_data(self, batch, dtype=dtypes, reset=False)
+            return
+        features = validate_data(self, X, dtype=dtypes, reset=False)
+        for start in range(0, len(features), n_rows):
+            yield features[start : start + n_rows]
+
+    def _decide(self, X: Array) -> Array:
+        """Return the decision function of a batch."""
+        dtype = np.result_type(X, self.coef_)
+        scores: Array = X.astype(dtype, copy=False) @ self.coef_.T.astype(dtype, copy=False)
+        scores += self.intercept_
+        return scores
+
+
+def count_rows(rows: Rows) -> int:
+    """Return the number of training rows."""
+    return sum(piece.n_rows for piece in rows.pieces)
+
+
+class EpochLines(Callback):
+    """Writes one line to standard error for every epoch."""
+
+    def on_epoch(self, record: EpochRecord, W: object) -> None:
+        """See :meth:`Callback.on_epoch`."""
+        gap = "gap" if record.exact else "gap about"
+        print(
+            f"epoch {record.epoch}: objective {record.primal:.6g}, {gap} "
+            f"{record.relative_gap:.3g}, {record.seconds:.1f} s",
+            file=sys.stderr,
+        )

@@ -1,0 +1,420 @@
+"""The scikit-learn estimator of rows that have any number of labels."""
+
+from typing import Any, Self
+
+import numpy as np
+import zarr
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import ClassifierMixin
+from sklearn.utils import Tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_consistent_length,
+    check_is_fitted,
+    validate_data,
+)
+
+from dtopk.engine import ArrayRows, Rows, StoreRows, find_improper, fit
+from dtopk.estimators.inputs import load_zarr
+from dtopk.estimators.linear import CertifiedLinearModel, EpochLines, feature_dtypes
+from dtopk.estimators.parameters import make_options
+from dtopk.evaluation import ChosenThreshold, MultilabelCounts, choose_threshold
+from dtopk.losses import LabelSets, Loss, available, make_loss
+from dtopk.model import select_topk
+from dtopk_storage import FeatureStore
+
+Array = NDArray[Any]
+Features = ArrayLike | FeatureStore | zarr.Array[Any]
+
+
+def _is_logistic(estimator: "MultilabelClassifier") -> bool:
+    return estimator.loss == "logistic_ova"
+
+
+class MultilabelClassifier(ClassifierMixin, CertifiedLinearModel):
+    r"""Linear classifier of rows with sets of labels, trained until proved optimal.
+
+    Minimises
+
+    .. math:: P(W) = C \sum_i s_i L(Y_i, W'x_i) + \tfrac12 \|W\|^2
+
+    over ``W`` (n_features, n_classes) for label sets Y_i and sample weights s_i, by stochastic dual
+    coordinate ascent, and stops once the relative duality gap is at most `tol`, as
+    :class:`TopKClassifier` does.
+
+    Parameters
+    ----------
+    loss : str, default='logistic_ova'
+        'logistic_ova', 'hinge_ova' and 'smooth_hinge_ova' are binary relevance: one problem for
+        each label. 'multilabel_hinge' and 'multilabel_softmax' rank the labels of a row above the
+        others; every row that counts must then have a label, and lack one.
+    gamma : float or None, default=None
+        Smoothing of a hinge; None: the loss's own, 1 for 'smooth_hinge_ova' and none for others.
+    C : float, default=1.0
+        Weight of the loss: scikit-learn's C.
+    threshold : float, default=0.0
+        Labels are predicted whose score is above it, until :meth:`tune_threshold` finds another.
+    skip_unlabelled : bool, default=False
+        Whether rows that have none of the labels, or all, are left out where the loss cannot use
+        them; otherwise they are an error.
+    fit_intercept : bool, default=True
+        Whether to add a constant feature, penalised like the others.
+    intercept_scaling : float, default=1.0
+        Value of the constant feature.
+    tol : float, default=1e-3
+        Relative duality gap at which training stops.
+    max_epochs : int, default=200
+        Passes over the data after which training stops all the same, with a
+        `ConvergenceWarning`.
+    time_limit_s : float or None, default=None
+        Seconds after which training stops all the same; None: no limit.
+    solver : {'auto', 'sdca'}, default='auto'
+        'auto' takes the solver that suits the loss.
+    acceleration : {'auto', 'off'}, default='auto'
+        Accelerated outer loop, 'auto' as strong as it pays.
+    dtype : {'float32', 'float64'}, default='float32'
+        Type of the weights and of the computation. The certificate is taken in float64.
+    block_size : int or None, default=None
+        Rows that are solved together; None: chosen from the number of classes.
+    n_jobs : int or None, default=None
+        Threads of the matrix products; None or -1: as many as the BLAS library is set to.
+    random_state : int, RandomState or None, default=None
+        Draws the order of the rows.
+    verbose : int, default=0
+        Above 0: one line on standard error for every epoch.
+    partitions : int or None, default=None
+        Parts that the rows are dealt to; None: 1.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        The labels: the columns of an indicator matrix by number, or what lists or a store name.
+    coef_ : ndarray of shape (n_classes, n_features)
+        ``W.T``, of type `dtype`.
+    intercept_ : ndarray of shape (n_classes,)
+        Of type `dtype`; zeros without `fit_intercept`.
+    threshold_ : float
+        The threshold in use.
+    n_skipped_ : int
+        Rows left out for want of labels to rank.
+    n_iter_, n_features_in_, duality_gap_, certificate_, history_, stop_reason_
+        As of :class:`TopKClassifier`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_multilabel_classification
+    >>> from dtopk import MultilabelClassifier
+    >>> X, Y = make_multilabel_classification(n_classes=3, random_state=0)
+    >>> clf = MultilabelClassifier(random_state=0).fit(X, Y)
+    >>> clf.certificate_.relative_gap <= 1e-3
+    True
+    >>> clf.predict(X[:2])
+    array([[1, 1, 0],
+           [1, 1, 1]])
+    """
+
+    def __init__(
+        self,
+        loss: str = "logistic_ova",
+        *,
+        gamma: float | None = None,
+        C: float = 1.0,
+        threshold: float = 0.0,
+        skip_unlabelled: bool = False,
+        fit_intercept: bool = True,
+        intercept_scaling: float = 1.0,
+        tol: float = 1e-3,
+        max_epochs: int = 200,
+        time_limit_s: float | None = None,
+        solver: str = "auto",
+        acceleration: str = "auto",
+        dtype: str = "float32",
+        block_size: int | None = None,
+        n_jobs: int | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+        partitions: int | None = None,
+    ) -> None:
+        self.loss = loss
+        self.gamma = gamma
+        self.C = C
+        self.threshold = threshold
+        self.skip_unlabelled = skip_unlabelled
+        self.fit_intercept = fit_intercept
+        self.intercept_scaling = intercept_scaling
+        self.tol = tol
+        self.max_epochs = max_epochs
+        self.time_limit_s = time_limit_s
+        self.solver = solver
+        self.acceleration = acceleration
+        self.dtype = dtype
+        self.block_size = block_size
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+        self.partitions = partitions
+
+    def __sklearn_tags__(self) -> Tags:
+        tags: Tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        tags.classifier_tags.multi_class = False
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = False
+        return tags
+
+    def fit(
+        self,
+        X: Features,
+        Y: Any = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Train on all of X, or on the split 'train' of a multilabel feature store.
+
+        Parameters
+        ----------
+        X : array-like or zarr.Array of shape (n_samples, n_features), or FeatureStore
+        Y : array-like or sparse matrix of shape (n_samples, n_classes), or list of lists
+            1 where a row has a label, 0 elsewhere; or the labels of each row. None for a store.
+        sample_weight : array-like of shape (n_samples,), optional
+            At least 0; None weighs every sample 1. None for a store, which may hold its own.
+
+        Returns
+        -------
+        MultilabelClassifier
+            This one.
+
+        Raises
+        ------
+        ValueError
+            If a parameter breaks its rule, or X or Y cannot be used.
+        TypeError
+            If a parameter or an array is not of a type that can be used.
+        DatasetError
+            If a chunk of the store is damaged, or holds NaN or infinity.
+        """
+        loss = self._make_loss()
+        options = make_options({**self.get_params(deep=False), "partitions": self.partitions or 1})
+        rows, classes = self._take_rows(loss, X, Y, sample_weight)
+        loss.check_n_classes(rows.n_classes)
+        callbacks = [EpochLines()] if self.verbose else []
+        result = fit(rows, loss, options, callbacks=callbacks)
+        self.classes_ = classes
+        self.coef_ = np.ascontiguousarray(result.W.T)
+        self.intercept_ = result.intercept
+        self.threshold_ = float(self.threshold)
+        self._take_over(result)
+        return self
+
+    def decision_function(self, X: Features) -> Array:
+        """Compute the scores, ``X @ coef_.T + intercept_``.
+
+        Parameters
+        ----------
+        X : array-like or zarr.Array of shape (n_samples, n_features), or FeatureStore
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+        """
+        check_is_fitted(self)
+        return np.concatenate([self._decide(batch) for batch in self._iter_batches(X)])
+
+    def predict(self, X: Features) -> NDArray[np.int64]:
+        """Mark the labels that score more than `threshold_`.
+
+        Parameters
+        ----------
+        X : array-like or zarr.Array of shape (n_samples, n_features), or FeatureStore
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes), int64
+            1 for a label that is predicted, 0 for others; the columns are those of `classes_`.
+        """
+        marked: NDArray[np.int64] = (self.decision_function(X) > self.threshold_).astype(np.int64)
+        return marked
+
+    def predict_topk(self, X: Features, k: int) -> Array:
+        """Name the k labels of the highest scores, best first; equal ones as in `classes_`.
+
+        Parameters
+        ----------
+        X : array-like or zarr.Array of shape (n_samples, n_features), or FeatureStore
+        k : int, 1 <= k <= n_classes
+
+        Returns
+        -------
+        ndarray of shape (n_samples, k), the type of `classes_`
+        """
+        check_is_fitted(self)
+        best = [select_topk(self._decide(batch), k) for batch in self._iter_batches(X)]
+        labels: Array = self.classes_[np.concatenate(best)]
+        return labels
+
+    @available_if(_is_logistic)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Features) -> Array:
+        """Compute the probability of each label by itself; there with 'logistic_ova' alone.
+
+        Parameters
+        ----------
+        X : array-like or zarr.Array of shape (n_samples, n_features), or FeatureStore
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            The logistic function of the scores; a row need not sum to one.
+        """
+        half = 0.5 * self.decision_function(X)
+        probabilities: Array = 0.5 * (1 + np.tanh(half))
+        return probabilities
+
+    def tune_threshold(self, X: Features, Y: Any, metric: str = "f1_samples") -> ChosenThreshold:
+        """Choose the threshold that makes a metric best, on rows that were not trained on.
+
+        Parameters
+        ----------
+        X : array-like or zarr.Array of shape (n_samples, n_features)
+        Y : array-like or sparse matrix of shape (n_samples, n_classes), or list of lists
+            As `fit` takes it.
+        metric : str, default='f1_samples'
+            'f1_samples', 'f1_macro', 'f1_micro', 'accuracy', 'subset_accuracy' or 'hamming_loss'.
+
+        Returns
+        -------
+        ChosenThreshold
+            The threshold, which is `threshold_` from now on, and the metric there: no threshold
+            has a better one on these rows.
+
+        Raises
+        ------
+        ValueError
+            If the metric is unknown, or Y does not belong to X.
+        """
+        check_is_fitted(self)
+        sets, _ = _read_labels(Y, self.classes_)
+        scores = self.decision_function(X)
+        check_consistent_length(scores, sets)
+        counts = MultilabelCounts(n_classes=len(self.classes_), dtype=scores.dtype)
+        counts.update(sets.to_indicator(len(self.classes_)), scores)
+        chosen = choose_threshold(metric, counts)
+        self.threshold_ = chosen.delta
+        return chosen
+
+    def _make_loss(self) -> Loss:
+        loss = make_loss(self.loss, gamma=self.gamma)
+        if "multilabel" not in loss.targets:
+            names = [info.name for info in available() if "multilabel" in info.targets]
+            raise ValueError(
+                f"loss must be one of {', '.join(map(repr, names))} for sets of labels, "
+                f"got {self.loss!r}."
+            )
+        return loss
+
+    def _take_rows(
+        self, loss: Loss, X: Features, Y: Any, sample_weight: ArrayLike | None
+    ) -> tuple[Rows, Array]:
+        """Return the rows and the classes."""
+        if isinstance(X, FeatureStore):
+            return self._open_store(loss, X, Y, sample_weight)
+        if Y is None:
+            raise ValueError("Y must be given for an array of features, got None.")
+        sets, classes = _read_labels(Y, None)
+        features = validate_data(
+            self,
+            load_zarr(X) if isinstance(X, zarr.Array) else X,
+            dtype=feature_dtypes(self.dtype),
+            order="C",
+        )
+        check_consistent_length(features, sets)
+        weight = _check_sample_weight(
+            sample_weight, features, dtype=np.float64, ensure_non_negative=True
+        )
+        self.n_skipped_ = 0
+        if loss.proper_sets:
+            improper = find_improper(sets, len(classes))
+            self._check_proper(improper & (weight > 0), "of Y")
+            self.n_skipped_ = int(np.count_nonzero(improper))
+            weight = np.where(improper, 0.0, weight)
+        return ArrayRows(features, sets, len(classes), weight), classes
+
+    def _open_store(
+        self, loss: Loss, store: FeatureStore, Y: Any, sample_weight: ArrayLike | None
+    ) -> tuple[Rows, Array]:
+        for name, value in (("Y", Y), ("sample_weight", sample_weight)):
+            if value is not None:
+                raise ValueError(
+                    f"{name} must be left out for a feature store, which holds its own, "
+                    f"got a {type(value).__name__}."
+                )
+        if store.kind != "multilabel":
+            raise ValueError(f"kind of {store.path!r} must be 'multilabel', got {store.kind!r}.")
+        rows = StoreRows(store, "train", skip_improper=loss.proper_sets and self.skip_unlabelled)
+        self.n_skipped_ = 0
+        for piece in rows.pieces if loss.proper_sets else ():
+            sets, weight = rows.read_labels(piece)
+            assert isinstance(sets, LabelSets)
+            improper = find_improper(sets, store.n_classes)
+            self._check_proper(improper & (weight > 0), f"from {piece.start} of {store.path!r}")
+            self.n_skipped_ += int(np.count_nonzero(improper))
+        self.n_features_in_ = store.n_features
+        self.__dict__.pop("feature_names_in_", None)
+        return rows, store.classes
+
+    def _check_proper(self, improper: NDArray[np.bool_], place: str) -> None:
+        if improper.any() and not self.skip_unlabelled:
+            raise ValueError(
+                f"rows must have a label and lack one for loss {self.loss!r}, got none of them or "
+                f"all in row {int(np.argmax(improper))} {place}. Set skip_unlabelled=True, or take "
+                "a one-vs-all loss."
+            )
+
+
+def _read_labels(Y: Any, classes: Array | None) -> tuple[LabelSets, Array]:
+    """Read an indicator matrix, or lists of labels; without classes, find them out."""
+    if hasattr(Y, "toarray"):
+        return _read_indicator(Y.toarray(), classes)
+    if isinstance(Y, list | tuple) or (isinstance(Y, np.ndarray) and Y.dtype == object):
+        rows = list(Y)
+        # Lists of one length may be the rows of an indicator matrix.
+        if not all(len(row) == len(rows[0]) and _holds_indicators(row) for row in rows):
+            return _read_lists(rows, classes)
+    matrix = np.asarray(Y)
+    if matrix.ndim != 2:
+        raise ValueError(
+            f"Y must be an indicator matrix of shape (n_samples, n_classes) or lists of labels, "
+            f"got shape {matrix.shape}."
+        )
+    return _read_indicator(matrix, classes)
+
+
+def _holds_indicators(row: Any) -> bool:
+    numbers = int | float | np.number | np.bool_
+    return all(isinstance(value, numbers) and value in (0, 1) for value in row)
+
+
+def _read_indicator(matrix: Array, classes: Array | None) -> tuple[LabelSets, Array]:
+    if matrix.dtype.kind not in "biuf" or not np.isin(matrix, (0, 1)).all():
+        raise ValueError("Y must hold 0 and 1 where it is a matrix, got something else.")
+    n_classes = matrix.shape[1]
+    if classes is not None and n_classes != len(classes):
+        raise ValueError(f"Y must have {len(classes)} columns, as in fit, got {n_classes}.")
+    return LabelSets.from_indicator(matrix), np.arange(n_classes) if classes is None else classes
+
+
+def _read_lists(rows: list[Any], classes: Array | None) -> tuple[LabelSets, Array]:
+    counts = np.array([len(row) for row in rows])
+    labels = np.array([label for row in rows for label in row])
+    known = np.unique(labels) if classes is None else classes
+    places = {name: code for code, name in enumerate(known.tolist())}
+    codes = []
+    for i, row in enumerate(rows):
+        found = {places.get(label, -1) for label in np.asarray(row).tolist()}
+        if -1 in found:
+            strange = next(label for label in row if label not in places)
+            raise ValueError(f"labels of Y must be those of fit, got {strange!r} in row {i}.")
+        if len(found) < counts[i]:
+            raise ValueError(f"labels of a row must differ, got {list(row)!r} in row {i} of Y.")
+        codes += sorted(found)
+    indptr = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+    return LabelSets(indptr, np.array(codes, np.int32)), known
