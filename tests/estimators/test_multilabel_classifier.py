@@ -143,7 +143,7 @@ def test_a_classifier_clones_and_pickles(data):
         ({"Y": None}, r"Y must be given for an array of features, got None\."),
         (
             {"Y": [["a"], ["b"], ["a", "a"], ["b"]]},
-            r"labels of a row must differ, .* in row 2 of Y",
+            r"labels of a row must differ, .* in row 2",
         ),
         ({"Y": np.eye(3)}, r"inconsistent numbers of samples"),
         ({"loss": "softmax"}, r"loss must be one of 'hinge_ova', .* for sets of labels, got 'soft"),
