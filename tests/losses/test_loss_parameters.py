@@ -13,12 +13,16 @@ def test_available_lists_what_make_loss_makes():
     for info in available():
         loss = make_loss(info.name)
         assert loss.name == info.name
-        assert loss.kind == info.kind
+        assert loss.targets == info.targets
+        assert info.kind == info.targets[0]
         assert loss.parameters == info.parameters
         assert loss.summary == info.summary
         assert loss.convex is info.convex
         assert "sdca" in info.solvers
-        assert info.smooth == ("gamma > 0" if info.name in HINGES else "always")
+        assert info.smooth in ("always", "never", "gamma > 0")
+        assert loss.smooth is (info.smooth == "always")
+        assert info.formula
+        assert info.cost
 
 
 def test_a_loss_cannot_be_changed():
@@ -61,7 +65,7 @@ def test_an_unknown_loss_is_refused_with_the_nearest_name(given, near):
 
 @pytest.mark.parametrize("given", ["", "xyz", None, 3])
 def test_an_unknown_loss_is_refused_with_the_names_there_are(given):
-    expected = r"loss .* is unknown\. Available: 'softmax', 'topk_hinge_alpha', "
+    expected = r"loss .* is unknown\. Available: 'softmax', 'topk_entropy_alpha', "
     with pytest.raises(ValueError, match=expected):
         make_loss(given)
 
@@ -74,7 +78,7 @@ def test_k_below_one_is_refused(name, k):
 
 
 @pytest.mark.parametrize("name", HINGES)
-@pytest.mark.parametrize("k", [1.0, "1", True, None])
+@pytest.mark.parametrize("k", [1.0, "1", True])
 def test_k_that_is_no_integer_is_refused(name, k):
     with pytest.raises(TypeError, match=r"k must be an integer, got"):
         make_loss(name, k=k)
@@ -122,3 +126,58 @@ def test_check_n_classes_refuses_k_of_all_classes(name):
     expected = r"k must be between 1 and n_classes - 1 = 5, got 6\."
     with pytest.raises(ValueError, match=expected):
         loss.check_n_classes(6)
+
+
+def test_what_is_left_out_has_the_default_of_the_loss():
+    assert make_loss("smooth_hinge_ova").gamma == 1.0
+    assert make_loss("multilabel_hinge").gamma == 0.0
+    assert make_loss("weighted_usunier").rho == (1.0,)
+    assert make_loss("topk_hinge_alpha", k=None, gamma=None) == make_loss("topk_hinge_alpha")
+
+
+def test_smooth_hinge_ova_names_the_loss_without_smoothing():
+    with pytest.raises(ValueError, match=r"gamma must be above 0 .* Loss 'hinge_ova' is the one"):
+        make_loss("smooth_hinge_ova", gamma=0.0)
+
+
+@pytest.mark.parametrize("rho", [[0.5, 0.6], [0.0], [1.0, -0.1], [np.nan], []])
+def test_rho_must_not_rise_or_be_negative(rho):
+    with pytest.raises(ValueError, match=r"rho must be"):
+        make_loss("weighted_usunier", rho=rho)
+
+
+def test_rho_must_be_numbers_and_no_more_than_there_are_other_classes():
+    with pytest.raises(TypeError, match=r"rho must be a sequence of numbers, got \['a'\]\."):
+        make_loss("weighted_usunier", rho=["a"])
+    loss = make_loss("weighted_usunier", rho=np.ones(3))
+    loss.check_n_classes(4)
+    with pytest.raises(ValueError, match=r"rho must have at most n_classes - 1 = 2 weights, got 3"):
+        loss.check_n_classes(3)
+
+
+def test_weights_of_zero_at_the_end_of_rho_ask_for_nothing():
+    assert make_loss("weighted_usunier", rho=[2, 1, 0, 0]).rho == (2.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("costs", "message"),
+    [
+        (np.ones(3), r"label_cost must have shape \(n_classes, n_classes\), got shape \(3,\)"),
+        (np.ones((2, 3)), r"got shape \(2, 3\)\."),
+        ([[0, -1], [1, 0]], r"label_cost must be finite and at least 0, got -1\.0 in row 0, col"),
+        ([[0, 1], [np.inf, 0]], r"got inf in row 1, column 0\."),
+        ([[0, 1], [1, 2]], r"label_cost must be 0 on its diagonal, got 2\.0 in row 1, column 1\."),
+    ],
+)
+def test_label_costs_must_be_a_square_matrix_of_costs(costs, message):
+    with pytest.raises(ValueError, match=message):
+        make_loss("structured_hinge", label_cost=costs)
+
+
+def test_label_costs_tell_losses_apart():
+    costs = 1.0 - np.eye(3)
+    loss = make_loss("structured_hinge", label_cost=costs)
+    assert loss == make_loss("structured_hinge", label_cost=costs.copy())
+    assert loss != make_loss("structured_hinge", label_cost=2 * costs)
+    assert loss != make_loss("structured_hinge", label_cost=costs, gamma=1.0)
+    assert len({loss, make_loss("structured_hinge", label_cost=costs)}) == 1
