@@ -8,6 +8,7 @@ used where the rest of dtopk is not wanted.
 """
 
 import json
+import math
 import os
 import zipfile
 from collections.abc import Mapping
@@ -94,6 +95,8 @@ class Model:
             self._check_shape("class_rows", self.class_rows, self.n_classes)
         if self.link not in ("", *_LINKS):
             raise ValueError(f"link must be 'softmax', 'sparsemax' or '', got {self.link!r}.")
+        if not math.isfinite(self.threshold):
+            raise ValueError(f"threshold must be finite, got {self.threshold!r}.")
         if self.target not in ("multiclass", "multilabel"):
             raise ValueError(f"target must be 'multiclass' or 'multilabel', got {self.target!r}.")
 

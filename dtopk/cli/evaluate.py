@@ -1,5 +1,6 @@
 """`dtopk evaluate`: how accurate a model is on the splits of a store."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,6 +50,8 @@ def evaluate(
     store = open_store(store_path)
     if threshold is not None and model.target != "multilabel":
         raise click.UsageError("--threshold must be left out for a model of one class a row.")
+    if threshold is not None and not math.isfinite(threshold):
+        raise click.UsageError(f"--threshold must be a finite number, got {threshold}.")
     for split in splits:
         store.split_ranges(split)
     results = {}

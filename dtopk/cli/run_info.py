@@ -92,6 +92,8 @@ def describe_model(path: str, *, verify: bool) -> dict[str, Any]:
         "centered": model.feature_mean is not None,
         "scaled": model.feature_scale is not None,
         "has_probabilities": bool(model.link),
+        "target": model.target,
+        "threshold": model.threshold if model.target == "multilabel" else None,
         "certificate": certificate,
     }
 
@@ -127,9 +129,12 @@ def format_run(fields: dict[str, Any]) -> str:
         facts[f"accuracy on {split}"] = ", ".join(shown)
     for split, metrics in fields.get("label_metrics", {}).items():
         facts[f"labels on {split}"] = (
-            f"mean average precision {_number(metrics['mean_average_precision'])}, "
-            f"rank loss {_number(metrics['rank_loss'])}, F1 by row {_number(metrics['f1_samples'])}"
+            f"mean average precision {_number(metrics['mean_average_precision'])}, rank loss "
+            f"{_number(metrics['rank_loss'])}, F1 by row {_number(metrics['f1_samples'])} at a "
+            f"threshold of {metrics['threshold']:.6g}"
         )
+    if fields.get("n_skipped"):
+        facts["left out"] = f"{fields['n_skipped']:,} rows with none of the labels, or all"
     if fields["verified"]:
         facts["recomputed gap"] = f"{fields['recomputed']['relative_gap']:.3e}"
     return format_facts(facts)
@@ -148,6 +153,8 @@ def format_model(fields: dict[str, Any]) -> str:
         "weights": fields["dtype"] + ", with intercept" * fields["has_intercept"],
         "probabilities": "yes" if fields["has_probabilities"] else "no",
     }
+    if fields["target"] == "multilabel":
+        facts["labels"] = f"several a row, those that score more than {fields['threshold']:.6g}"
     if certificate:
         facts |= _certificate_facts(certificate)
     return format_facts(facts)

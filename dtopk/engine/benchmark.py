@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from dtopk.engine.memory import free_memory
 from dtopk.engine.rows import StoreRows
 from dtopk.kernels.blas import gemm
-from dtopk.losses import Loss
+from dtopk.losses import Labels, LabelSets, Loss
 from dtopk.solvers.certificate import CertificateSums
 from dtopk.solvers.sdca import BlockUpdater, RowConversion, Timings, default_block_size
 from dtopk_storage import create_store, open_store
@@ -123,6 +123,7 @@ def measure_pass(
     loss : Loss
     X : ndarray of shape (n, d), float32 or float64
     labels : ndarray of shape (n,), int32
+        For a loss of sets of labels, the only one of each set.
     n_classes : int
     C : float
     block_size : int
@@ -142,20 +143,23 @@ def measure_pass(
     updater = BlockUpdater(loss, conversion, n_classes, size)
     W, dual = np.zeros((d, n_classes), X.dtype), np.zeros((n, n_classes), X.dtype)
     costs = np.full(n, C, X.dtype)
+    given: Labels = labels
+    if "multiclass" not in loss.targets:
+        given = LabelSets.from_labels(labels)
     limits, epochs, parts = [], [], []
     with threadpool_limits(threads or None, user_api="blas"):
-        _warm_up(loss, X, labels, n_classes, size)
+        _warm_up(loss, X, given, n_classes, size)
         for number in range(passes):
             limits.append(_time_limit(X, n_classes))
             updater.timings = Timings()
             began = time.perf_counter()
             order = np.random.default_rng(number).permutation(n)
             for start in range(0, n, size):
-                updater.update(X, labels, costs, dual, order[start : start + size], W, 1.0)
+                updater.update(X, given, costs, dual, order[start : start + size], W, 1.0)
             epochs.append(time.perf_counter() - began)
             parts.append(updater.timings)
         began = time.perf_counter()
-        CertificateSums(loss, conversion, W).add(X, labels, costs, dual)
+        CertificateSums(loss, conversion, W).add(X, given, costs, dual)
         certificate_seconds = time.perf_counter() - began
     ratios = [epoch / limit for epoch, limit in zip(epochs, limits, strict=True)]
     middle = sorted(range(passes), key=ratios.__getitem__)[passes // 2]
@@ -170,9 +174,7 @@ def measure_pass(
     )
 
 
-def _warm_up(
-    loss: Loss, X: Array, labels: NDArray[np.int32], n_classes: int, block_size: int
-) -> None:
+def _warm_up(loss: Loss, X: Array, labels: Labels, n_classes: int, block_size: int) -> None:
     """Compile the kernels, on a few rows."""
     rows = np.arange(min(block_size, len(X)))
     conversion = RowConversion(n_features=X.shape[1], dtype=X.dtype)

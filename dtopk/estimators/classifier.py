@@ -50,7 +50,7 @@ from dtopk.estimators.linear import (
 from dtopk.estimators.parameters import make_options, weigh_classes
 from dtopk.estimators.place import Place, open_place
 from dtopk.estimators.spool import plan_spool
-from dtopk.losses import Loss, make_loss
+from dtopk.losses import Loss, available, make_loss
 from dtopk.model import select_topk
 from dtopk_storage import FeatureStore
 
@@ -87,7 +87,7 @@ class TopKClassifier(ClassifierMixin, CertifiedLinearModel):
     C : float, default=1.0
         Weight of the loss: scikit-learn's C. See the notes for two classes.
     gamma : float, default=0.0
-        Smoothing of a hinge loss; 0 leaves it nonsmooth.
+        Smoothing of a hinge loss; 0 leaves it nonsmooth. 'smooth_hinge_ova' needs one above 0.
     smoothing : {'lapin', 'moreau'}, default='lapin'
         Form of the smoothing.
     rho : array-like of shape (n_weights,) or None, default=None
@@ -153,7 +153,8 @@ class TopKClassifier(ClassifierMixin, CertifiedLinearModel):
     classes_ : ndarray of shape (n_classes,)
         The labels.
     coef_ : ndarray of shape (n_classes, n_features), or (1, n_features) for two classes
-        ``W.T``, of type `dtype`; for two classes ``w_1 - w_0``.
+        ``W.T``, of type `dtype`; for two classes ``w_1 - w_0``, and half of that with a loss of
+        one class against the rest, whose two problems are the same.
     intercept_ : ndarray of shape (n_classes,), or (1,) for two classes
         Of type `dtype`; zeros without `fit_intercept`.
     n_iter_ : int
@@ -467,7 +468,7 @@ class TopKClassifier(ClassifierMixin, CertifiedLinearModel):
         return accuracy
 
     def _make_loss(self) -> Loss:
-        return make_loss(
+        loss = make_loss(
             self.loss,
             k=self.k,
             gamma=self.gamma,
@@ -475,6 +476,17 @@ class TopKClassifier(ClassifierMixin, CertifiedLinearModel):
             rho=self.rho,
             label_cost=self.label_cost,
         )
+        if "multiclass" not in loss.targets:
+            names = [info.name for info in available() if "multiclass" in info.targets]
+            raise ValueError(
+                f"loss must be one of {', '.join(map(repr, names))} for one class a row, got "
+                f"{self.loss!r}. MultilabelClassifier takes sets of labels."
+            )
+        return loss
+
+    def _half(self) -> float:
+        """Return by what the score of two classes is multiplied for that of the second alone."""
+        return 0.5 if self._make_loss().compares_classes else 1.0
 
     def _take_arrays(
         self, X: ArrayLike | zarr.Array[Any], y: ArrayLike | None, sample_weight: ArrayLike | None
@@ -553,7 +565,8 @@ class TopKClassifier(ClassifierMixin, CertifiedLinearModel):
             return None
         W, intercept = self.coef_.T, self.intercept_
         if len(self.classes_) == 2:
-            W, intercept = np.hstack([-W / 2, W / 2]), np.hstack([-intercept, intercept]) / 2
+            half = self._half()
+            W, intercept = np.hstack([-W, W]) * half, np.hstack([-intercept, intercept]) * half
         if self.fit_intercept:
             W = np.vstack([W, intercept / self.intercept_scaling])
         return W, self.classes_
@@ -573,7 +586,10 @@ class TopKClassifier(ClassifierMixin, CertifiedLinearModel):
         """Take over what training reached; warn where that is not what was asked for."""
         W, intercept = result.W, result.intercept
         if len(classes) == 2:
-            W, intercept = W[:, 1:] - W[:, :1], intercept[1:] - intercept[:1]
+            W, intercept = (W[:, 1:] - W[:, :1]), intercept[1:] - intercept[:1]
+            if not self._make_loss().compares_classes:
+                # The two problems are one, with weights of opposite sign.
+                W, intercept = W / 2, intercept / 2
         self.classes_ = classes
         self.coef_ = np.ascontiguousarray(W.T)
         self.intercept_ = intercept
@@ -615,7 +631,7 @@ class TopKClassifier(ClassifierMixin, CertifiedLinearModel):
     def _score_classes(self, X: Array) -> Array:
         """Return the scores of a batch, with two columns for two classes."""
         scores = self._decide(X)
-        return scores if scores.shape[1] > 1 else np.hstack([-scores / 2, scores / 2])
+        return scores if scores.shape[1] > 1 else np.hstack([-scores, scores]) * self._half()
 
 
 def _take_column(name: str, values: ArrayLike | DaskArray, n_samples: int) -> Array | DaskArray:

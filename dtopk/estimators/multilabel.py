@@ -1,5 +1,8 @@
 """The scikit-learn estimator of rows that have any number of labels."""
 
+import math
+from collections.abc import Sequence
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
@@ -114,6 +117,9 @@ class MultilabelClassifier(ClassifierMixin, CertifiedLinearModel):
            [1, 1, 1]])
     """
 
+    classes_: Array
+    threshold_: float
+
     def __init__(
         self,
         loss: str = "logistic_ova",
@@ -174,8 +180,9 @@ class MultilabelClassifier(ClassifierMixin, CertifiedLinearModel):
         Parameters
         ----------
         X : array-like or zarr.Array of shape (n_samples, n_features), or FeatureStore
-        Y : array-like or sparse matrix of shape (n_samples, n_classes), or list of lists
-            1 where a row has a label, 0 elsewhere; or the labels of each row. None for a store.
+        Y : array or sparse matrix of shape (n_samples, n_classes), or list of lists
+            An array has 1 where a row has a label and 0 elsewhere; a list has a list of the
+            labels of each row, all of them strings or all whole numbers. None for a store.
         sample_weight : array-like of shape (n_samples,), optional
             At least 0; None weighs every sample 1. None for a store, which may hold its own.
 
@@ -194,6 +201,8 @@ class MultilabelClassifier(ClassifierMixin, CertifiedLinearModel):
             If a chunk of the store is damaged, or holds NaN or infinity.
         """
         loss = self._make_loss()
+        if not (isinstance(self.threshold, Real) and math.isfinite(self.threshold)):
+            raise ValueError(f"threshold must be a finite number, got {self.threshold!r}.")
         options = make_options({**self.get_params(deep=False), "partitions": self.partitions or 1})
         rows, classes = self._take_rows(loss, X, Y, sample_weight)
         loss.check_n_classes(rows.n_classes)
@@ -275,7 +284,7 @@ class MultilabelClassifier(ClassifierMixin, CertifiedLinearModel):
         Parameters
         ----------
         X : array-like or zarr.Array of shape (n_samples, n_features)
-        Y : array-like or sparse matrix of shape (n_samples, n_classes), or list of lists
+        Y : array or sparse matrix of shape (n_samples, n_classes), or list of lists
             As `fit` takes it.
         metric : str, default='f1_samples'
             'f1_samples', 'f1_macro', 'f1_micro', 'accuracy', 'subset_accuracy' or 'hamming_loss'.
@@ -372,44 +381,50 @@ class MultilabelClassifier(ClassifierMixin, CertifiedLinearModel):
 
 def _read_labels(Y: Any, classes: Array | None) -> tuple[LabelSets, Array]:
     """Read an indicator matrix, or lists of labels; without classes, find them out."""
-    if hasattr(Y, "toarray"):
-        return _read_indicator(Y.toarray(), classes)
+    if hasattr(Y, "tocsr"):
+        return _read_sparse(Y.tocsr(), classes)
     if isinstance(Y, list | tuple) or (isinstance(Y, np.ndarray) and Y.dtype == object):
-        rows = list(Y)
-        # Lists of one length may be the rows of an indicator matrix.
-        if not all(len(row) == len(rows[0]) and _holds_indicators(row) for row in rows):
-            return _read_lists(rows, classes)
+        return _read_lists(list(Y), classes)
     matrix = np.asarray(Y)
     if matrix.ndim != 2:
         raise ValueError(
             f"Y must be an indicator matrix of shape (n_samples, n_classes) or lists of labels, "
             f"got shape {matrix.shape}."
         )
-    return _read_indicator(matrix, classes)
+    _check_indicators(matrix, matrix.shape[1], classes)
+    return LabelSets.from_indicator(matrix), _name_columns(matrix.shape[1], classes)
 
 
-def _holds_indicators(row: Any) -> bool:
-    numbers = int | float | np.number | np.bool_
-    return all(isinstance(value, numbers) and value in (0, 1) for value in row)
+def _read_sparse(matrix: Any, classes: Array | None) -> tuple[LabelSets, Array]:
+    """Read a CSR matrix without making it dense."""
+    matrix = matrix.copy()
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    _check_indicators(matrix.data, matrix.shape[1], classes)
+    sets = LabelSets(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32))
+    return sets, _name_columns(matrix.shape[1], classes)
 
 
-def _read_indicator(matrix: Array, classes: Array | None) -> tuple[LabelSets, Array]:
-    if matrix.dtype.kind not in "biuf" or not np.isin(matrix, (0, 1)).all():
+def _check_indicators(values: Array, n_columns: int, classes: Array | None) -> None:
+    if values.dtype.kind not in "biuf" or not ((values == 0) | (values == 1)).all():
         raise ValueError("Y must hold 0 and 1 where it is a matrix, got something else.")
-    n_classes = matrix.shape[1]
-    if classes is not None and n_classes != len(classes):
-        raise ValueError(f"Y must have {len(classes)} columns, as in fit, got {n_classes}.")
-    return LabelSets.from_indicator(matrix), np.arange(n_classes) if classes is None else classes
+    if classes is not None and n_columns != len(classes):
+        raise ValueError(f"Y must have {len(classes)} columns, as in fit, got {n_columns}.")
+
+
+def _name_columns(n_columns: int, classes: Array | None) -> Array:
+    return np.arange(n_columns) if classes is None else classes
 
 
 def _read_lists(rows: list[Any], classes: Array | None) -> tuple[LabelSets, Array]:
-    counts = np.array([len(row) for row in rows])
+    _check_lists(rows)
+    counts = np.array([len(row) for row in rows], dtype=np.int64)
     labels = np.array([label for row in rows for label in row])
     known = np.unique(labels) if classes is None else classes
     places = {name: code for code, name in enumerate(known.tolist())}
-    codes = []
+    codes: list[int] = []
     for i, row in enumerate(rows):
-        found = {places.get(label, -1) for label in np.asarray(row).tolist()}
+        found = {places.get(label, -1) for label in row}
         if -1 in found:
             strange = next(label for label in row if label not in places)
             raise ValueError(f"labels of Y must be those of fit, got {strange!r} in row {i}.")
@@ -418,3 +433,19 @@ def _read_lists(rows: list[Any], classes: Array | None) -> tuple[LabelSets, Arra
         codes += sorted(found)
     indptr = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
     return LabelSets(indptr, np.array(codes, np.int32)), known
+
+
+def _check_lists(rows: list[Any]) -> None:
+    """Refuse what is no list of labels, and labels of which some are numbers and some strings."""
+    wanted: type | tuple[type, ...] = ()
+    for i, row in enumerate(rows):
+        if isinstance(row, str) or not isinstance(row, Sequence | np.ndarray):
+            raise ValueError(f"Y must hold a list of labels for each row, got {row!r} in row {i}.")
+        for label in row:
+            kind = str if isinstance(label, str) else (int, np.integer)
+            if not isinstance(label, kind) or (wanted and kind != wanted):
+                raise ValueError(
+                    f"labels must be strings throughout or whole numbers throughout, got "
+                    f"{label!r} in row {i} of Y."
+                )
+            wanted = kind

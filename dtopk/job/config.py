@@ -68,7 +68,7 @@ class ModelSection:
     k: int = 1
     """The k of a top-k loss, 1 to n_classes - 1."""
     gamma: float = 0.0
-    """Smoothing of a hinge loss; 0: not smoothed."""
+    """Smoothing of a hinge loss; 0: not smoothed. 'smooth_hinge_ova' needs one above 0."""
     smoothing: str = "lapin"
     """Form of the smoothing: 'lapin' or 'moreau'. They are two different losses."""
     rho: tuple[float, ...] = ()

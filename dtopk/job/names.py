@@ -47,11 +47,15 @@ def _read_matrix(path: Path) -> NDArray[np.float64]:
     wanted = "label_cost must be a .npy or .csv file of numbers,"
     try:
         if path.suffix == ".npy":
-            return np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
-        return np.loadtxt(path, delimiter=",", ndmin=2)
+            matrix = np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
+        else:
+            matrix = np.loadtxt(path, delimiter=",", ndmin=2)
+        if matrix.size == 0:
+            raise ValueError("it is empty.")
+        return matrix
     except OSError as error:
         raise ValueError(f"{wanted} got {str(path)!r}: {error.strerror or error}.") from error
-    except ValueError as error:
+    except (EOFError, ValueError) as error:
         raise ValueError(f"{wanted} got {str(path)!r}: {error}") from error
 
 

@@ -189,11 +189,12 @@ def _check_kind(store: FeatureStore, job: TrainJob, loss: Loss) -> None:
             f"{store.path!r}, which is {store.kind}. Set by model.loss of the job. For this store: "
             f"{others}."
         )
-    if store.kind == "multiclass" and job.data.threshold_metric:
-        raise ValueError(
-            f"threshold_metric must be empty for a multiclass store, got "
-            f"{job.data.threshold_metric!r}. Set by data.threshold_metric of the job."
-        )
+    for key in ("threshold_metric", "skip_unlabelled") if store.kind == "multiclass" else ():
+        if getattr(job.data, key):
+            raise ValueError(
+                f"{key} must be left out for a multiclass store, got "
+                f"{getattr(job.data, key)!r}. Set by data.{key} of the job."
+            )
     if store.kind == "multilabel" and job.model.class_weight:
         raise ValueError(
             f"class_weight must be empty for a multilabel store, got {job.model.class_weight!r}. "
@@ -240,7 +241,7 @@ def _check_splits(store: FeatureStore, job: TrainJob) -> NDArray[np.int64]:
         others.append(("data.validation", data.validation))
     for key, split in others:
         unseen = np.flatnonzero((_count_classes(store, split, key) > 0) & (class_rows == 0))
-        # Of several labels, one that no training row has is one that is never predicted.
+        # Of several labels, training learns of one that no row has that rows do not have it.
         if len(unseen) and store.kind == "multiclass":
             raise ValueError(
                 f"labels of split {split!r} must have rows in split {data.train!r}, got "

@@ -1,20 +1,23 @@
 """Take up a run again that has not reached its tolerance: what must be as it was."""
 
 import dataclasses
+import json
 import os
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from dtopk.job.config import TrainJob
 from dtopk.job.files import flatten_job, load_job
 from dtopk.job.run_folder import Checkpoint, RunFolder, RunRecord
 from dtopk.job.verification import read_result
+from dtopk.losses import Loss
 from dtopk_storage import FeatureStore
 
 _FREE_KEYS = frozenset(
     {
         "data.store",  # known again by its checksum
-        "data.validation", "data.evaluate",
+        "data.validation", "data.threshold_metric", "data.evaluate",
         "solver.tol", "solver.max_epochs", "solver.time_limit_s",
         "output.run_dir", "output.save_dual",
     }
@@ -135,6 +138,33 @@ def check_same_run(
         raise ValueError(
             f"solver.max_epochs must be above the {done.epochs} epochs that the run in "
             f"{str(folder.path)!r} has done for it to go on, got {job.solver.max_epochs}."
+        )
+
+
+def plain_parameters(loss: Loss) -> dict[str, Any]:
+    """Return a loss's parameters as JSON gives them back."""
+    parameters: dict[str, Any] = json.loads(json.dumps(loss.describe()))
+    return parameters
+
+
+def check_same_loss(loss: Loss, folder: RunFolder, record: RunRecord) -> None:
+    """Refuse to go on with label costs that are others, in the file of the same name.
+
+    Parameters
+    ----------
+    loss : Loss
+    folder : RunFolder
+    record : RunRecord
+
+    Raises
+    ------
+    ValueError
+    """
+    before, now = record.loss.get("label_cost"), plain_parameters(loss).get("label_cost")
+    if before != now:
+        raise ValueError(
+            f"model.label_cost must hold the costs that the run in {str(folder.path)!r} began "
+            f"with, {before}, got {now}. Take them, or another folder with --run-dir."
         )
 
 

@@ -52,6 +52,8 @@ class RunRecord:
     """When it began: seconds since 1970."""
     store_checksum: str = ""
     """Checksum of the store's manifest."""
+    loss: dict[str, Any] = field(default_factory=dict)
+    """Parameters of the loss, with what tells a matrix of label costs from another."""
     threads: int = 0
     """Threads of the matrix products, on which the result's last digits depend."""
     state: str = ""

@@ -22,7 +22,13 @@ from dtopk.job.files import flatten_job, job_to_dict, job_to_toml, load_job
 from dtopk.job.problem import Problem, build_problem
 from dtopk.job.recording import check_tracking, record_outcome, recording
 from dtopk.job.result import TrainResult
-from dtopk.job.resumption import check_same_run, keep_resolved, store_checksum
+from dtopk.job.resumption import (
+    check_same_loss,
+    check_same_run,
+    keep_resolved,
+    plain_parameters,
+    store_checksum,
+)
 from dtopk.job.run_folder import RunFolder, RunRecord, name_run_folder
 from dtopk.job.scoring import evaluate_label_sets, evaluate_split, summarise_label_sets
 from dtopk.job.workers import check_sight, open_workers, spread_problem
@@ -36,6 +42,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_RHO_SHOWN = 6
+"""More weights of ranks than these are counted in titles, and not listed."""
 _K_MAX = 10
 """Top-k accuracy is reported for k up to this."""
 
@@ -144,6 +152,7 @@ def _begin(problem: Problem, folder: RunFolder, workers: "Client | None") -> _Pa
     else:
         before = folder.read_record()
         check_same_run(problem.job, problem.store, folder, before, done)
+        check_same_loss(problem.loss, folder, before)
         problem = spread_problem(problem, workers, before.threads)
         record = dataclasses.replace(before, resumed_at=(*before.resumed_at, done.epochs))
         problem = dataclasses.replace(problem, start=None)
@@ -157,6 +166,7 @@ def _make_record(problem: Problem, folder: RunFolder) -> RunRecord:
     """Make the record of a run that begins; one that was killed early keeps its id."""
     record = RunRecord(
         store_checksum=store_checksum(problem.store),
+        loss=plain_parameters(problem.loss),
         threads=problem.options.threads or _count_threads(),
     )
     if folder.record.is_file():
@@ -380,6 +390,10 @@ def _evaluate(problem: Problem, result: TrainResult) -> TrainResult:
 
 def _describe(problem: Problem, result: TrainResult) -> str:
     parameters = {"C": problem.job.model.C, **result.model.loss_parameters}
+    if "label_cost" in parameters:
+        parameters["label_cost"] = str(parameters["label_cost"])[: len("sha256 ") + 8]
+    if len(parameters.get("rho", ())) > _RHO_SHOWN:
+        parameters["rho"] = f"{len(parameters['rho'])} weights"
     listed = ", ".join(
         f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}"
         for name, value in parameters.items()

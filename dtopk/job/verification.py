@@ -107,6 +107,12 @@ def _sum_rows(
     progress: Callable[[int, int], None] | None,
 ) -> CertificateSums:
     loss = build_loss(job)
+    costs_then = model.loss_parameters.get("label_cost")
+    if costs_then != loss.describe().get("label_cost"):
+        raise CheckpointError(
+            f"label costs of {job.model.label_cost!r} must be those trained with, {costs_then}, "
+            f"got {loss.describe().get('label_cost')}: the file has changed."
+        )
     rows = open_rows(store, job, loss)
     if (dual.n_samples, dual.n_classes) != (rows.n_stored, rows.n_classes):
         raise CheckpointError(

@@ -22,7 +22,8 @@ def remove_stale_kernels():
     inlined into it: after an upgrade that changed a projection alone, the updates that use it would
     still be loaded with the projection of before.
     """
-    folder = _any_kernel.stats.cache_path
+    # Without the compiler, as with NUMBA_DISABLE_JIT=1, there are no statistics.
+    folder = _any_kernel.stats.cache_path if hasattr(_any_kernel, "stats") else None
     if folder is None or not os.path.isdir(folder):
         return
     digest = hashlib.sha256()

@@ -66,6 +66,8 @@ _CLASSES: dict[str, type[Loss]] = {
 SOURCES = {
     "[1]": "Lapin, Hein, Schiele. Loss Functions for Top-k Error. CVPR 2016.",
     "[2]": "Yang, Koyejo. On the Consistency of Top-k Surrogate Losses. ICML 2020.",
+    "[3]": "Each class's best score depends on its own probability alone, and rises with it; for "
+    "the plain hinge it is 1 above 1/2 and -1 below.",
 }
 """Where it is shown which losses are calibrated for the top-k error."""
 _NEUTRAL = {"k": 1, "gamma": 0.0, "smoothing": "lapin"}

@@ -103,6 +103,7 @@ class HingeOva(OneVsAllHinge):
 
     name: ClassVar[str] = "hinge_ova"
     summary: ClassVar[str] = "a support vector machine for every class"
+    calibrated: ClassVar[str] = "k = 1, a class above 1/2 [3]"
     formula: ClassVar[str] = "sum_j max(0, 1 - z_j u_j), z_j = 1 for the labels, -1 for the others"
     smoothness: ClassVar[str] = "never"
 
@@ -118,6 +119,7 @@ class SmoothHingeOva(OneVsAllHinge):
 
     name: ClassVar[str] = "smooth_hinge_ova"
     summary: ClassVar[str] = "a smoothed support vector machine for every class"
+    calibrated: ClassVar[str] = "every k [3]"
     formula: ClassVar[str] = (
         "sum_j max_b (1 - z_j u_j) b - gamma b^2/2, 0 <= b <= 1, z_j = 1 for the labels, "
         "-1 for the others"
@@ -151,6 +153,7 @@ class LogisticOva(OneVsAll):
 
     name: ClassVar[str] = "logistic_ova"
     summary: ClassVar[str] = "a logistic regression for every class"
+    calibrated: ClassVar[str] = "every k [3]"
     formula: ClassVar[str] = (
         "sum_j log(1 + exp(-z_j u_j)), z_j = 1 for the labels, -1 for the others"
     )

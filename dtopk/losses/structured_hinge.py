@@ -40,6 +40,7 @@ class StructuredHinge(SmoothedLoss):
         super().__post_init__()
         costs = np.array(self.label_cost, dtype=np.float64)
         _check_label_cost(costs)
+        costs.flags.writeable = False
         object.__setattr__(self, "label_cost", costs)
 
     def check_n_classes(self, n_classes: int) -> None:
@@ -80,7 +81,10 @@ class StructuredHinge(SmoothedLoss):
 
     @cached_property
     def _single_costs(self) -> NDArray[np.float32]:
-        return self.label_cost.astype(np.float32)
+        costs = self.label_cost.astype(np.float32)
+        # As the costs in float64 are, so that the kernels are compiled for one kind of array.
+        costs.flags.writeable = False
+        return costs
 
     def values(self, scores: Array, labels: LabelArray) -> NDArray[np.float64]:
         """See :meth:`Loss.values`."""
@@ -136,7 +140,9 @@ class StructuredHinge(SmoothedLoss):
 
 @lru_cache(maxsize=2)
 def _equal_costs(n_classes: int, dtype: np.dtype[Any]) -> Array:
-    return 1 - np.eye(n_classes, dtype=dtype)
+    costs = 1 - np.eye(n_classes, dtype=dtype)
+    costs.flags.writeable = False
+    return costs
 
 
 def _check_label_cost(costs: NDArray[np.float64]) -> None:

@@ -40,6 +40,12 @@ def test_bench_shows_a_table_for_one_loss(capsys):
     assert "kernel" in captured.err
 
 
+def test_bench_times_a_loss_of_sets_of_labels(capsys):
+    code, captured = run([*SMALL, "--loss", "multilabel_hinge"], capsys)
+    assert code == 0
+    assert "multilabel_hinge(gamma=1.0), blocks of" in captured.out
+
+
 def test_bench_refuses_k_that_the_classes_do_not_allow(capsys):
     code, captured = run(["--rows", "50", "--features", "4", "--classes", "3"], capsys)
     assert code == 2

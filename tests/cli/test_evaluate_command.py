@@ -2,9 +2,16 @@
 
 import numpy as np
 import pytest
-from sklearn.metrics import accuracy_score, top_k_accuracy_score
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    f1_score,
+    hamming_loss,
+    top_k_accuracy_score,
+)
 
-from dtopk.model import load_model
+from dtopk.model import Model, load_model
+from dtopk_storage import create_store
 from tests.small_stores import make_rows, make_store
 
 
@@ -35,8 +42,6 @@ def test_evaluate_takes_several_splits(call_json, store, model_path):
 
 def test_evaluate_matches_classes_by_name(call_json, store, model_path, tmp_path):
     """Rename the codes: the same rows, with the labels of the store in another order."""
-    from dtopk_storage import create_store
-
     X, y = make_rows(50, seed=2)
     turned = tmp_path / "turned.zarr"
     with create_store(turned, n_features=6, class_names=("dog", "cat", "bee", "ant")) as writer:
@@ -95,3 +100,65 @@ def test_evaluate_names_an_absent_model(call, store, tmp_path):
     result = call("evaluate", tmp_path / "nowhere", store.path)
     assert result.status == 2
     assert result.err.startswith("error: model ")
+
+
+@pytest.fixture
+def tags(tmp_path):
+    """A multilabel store of a split 'test', and a model that scores its labels."""
+    X, y = make_rows(40, seed=2)
+    indicator = np.eye(4, dtype=np.uint8)[y]
+    indicator[::3] |= indicator[1]
+    with create_store(
+        tmp_path / "tags.zarr", n_features=6, class_names=("ant", "bee", "cat", "dog"),
+        kind="multilabel",
+    ) as writer:  # fmt: skip
+        writer.append(X[:1], indicator[:1])
+        writer.append(X, indicator, split="test")
+    model = Model(
+        W=np.random.default_rng(0).normal(size=(6, 4)),
+        intercept=np.zeros(4),
+        classes=np.array(["ant", "bee", "cat", "dog"]),
+        loss="multilabel_softmax",
+        target="multilabel",
+        threshold=0.25,
+    )
+    model.save(tmp_path / "tags.npz")
+    return X, indicator, model
+
+
+def test_evaluate_of_label_sets_equals_sklearn(call_json, tags, tmp_path):
+    X, indicator, model = tags
+    result = call_json("evaluate", tmp_path / "tags.npz", tmp_path / "tags.zarr")["splits"]["test"]
+    scores = model.decision_function(X)
+    metrics = result["label_metrics"]
+    assert metrics["threshold"] == 0.25
+    assert metrics["f1_samples"] == pytest.approx(
+        f1_score(indicator, scores > 0.25, average="samples", zero_division=0)
+    )
+    precision = [average_precision_score(indicator[:, c], scores[:, c]) for c in range(4)]
+    assert metrics["mean_average_precision"] == pytest.approx(np.mean(precision))
+    found = [row["average_precision"] for row in result["class_average_precision"]]
+    assert found == pytest.approx(precision)
+
+
+def test_evaluate_takes_another_threshold_for_label_sets(call, call_json, tags, tmp_path):
+    X, indicator, model = tags
+    paths = (tmp_path / "tags.npz", tmp_path / "tags.zarr")
+    result = call_json("evaluate", *paths, "--threshold", "-1")["splits"]["test"]
+    expected = hamming_loss(indicator, model.decision_function(X) > -1)
+    assert result["label_metrics"]["hamming_loss"] == pytest.approx(expected)
+    out = call("evaluate", *paths, "--threshold", "-1").out
+    assert "rank loss" in out
+    assert "at the threshold           -1.0000" in out
+
+
+def test_evaluate_refuses_a_threshold_for_one_class_a_row(call, store, model_path):
+    result = call("evaluate", model_path, store.path, "--threshold", "0.5")
+    assert result.status == 2
+    assert "--threshold must be left out for a model of one class a row." in result.err
+
+
+def test_evaluate_refuses_labels_of_another_kind_than_the_model(call, store, tags, tmp_path):
+    result = call("evaluate", tmp_path / "tags.npz", store.path)
+    assert result.status == 2
+    assert "must both be multilabel, got a multilabel model and a multiclass store" in result.err

@@ -56,10 +56,19 @@ def test_matrices_of_any_kind_and_lists_are_the_same_labels(data):
     X, Y = data
     expected = MultilabelClassifier(random_state=0).fit(X, Y).coef_
     lists = [np.flatnonzero(row).tolist() for row in Y]
-    for given in (Y.tolist(), Y.astype(bool), scipy.sparse.csr_matrix(Y), lists):
+    for given in (Y.astype(bool), scipy.sparse.csr_matrix(Y), scipy.sparse.coo_array(Y), lists):
         classifier = MultilabelClassifier(random_state=0).fit(X, given)
         np.testing.assert_array_equal(classifier.coef_, expected)
         assert classifier.classes_.tolist() == [0, 1, 2, 3]
+
+
+def test_lists_of_zeros_and_ones_are_labels_and_no_matrix(data):
+    X, Y = data
+    lists = [[0, 1] if row[0] else [1] for row in Y]
+    classifier = MultilabelClassifier(random_state=0).fit(X, lists)
+    matrix = np.column_stack([Y[:, 0] > 0, np.ones(len(Y), bool)])
+    expected = MultilabelClassifier(random_state=0).fit(X, matrix)
+    np.testing.assert_array_equal(classifier.coef_, expected.coef_)
 
 
 def test_lists_of_strings_name_the_classes(data):
@@ -145,7 +154,11 @@ def test_a_classifier_clones_and_pickles(data):
             {"Y": [["a"], ["b"], ["a", "a"], ["b"]]},
             r"labels of a row must differ, .* in row 2",
         ),
+        ({"Y": [["a"], [1], ["b"], ["a"]]}, r"strings throughout or whole .* got 1 in row 1 of Y"),
+        ({"Y": ["ab", "b", "a", "a"]}, r"Y must hold a list of labels for each row, got 'ab'"),
         ({"Y": np.eye(3)}, r"inconsistent numbers of samples"),
+        ({"threshold": np.nan}, r"threshold must be a finite number, got nan\."),
+        ({"threshold": "auto"}, r"threshold must be a finite number, got 'auto'\."),
         ({"loss": "softmax"}, r"loss must be one of 'hinge_ova', .* for sets of labels, got 'soft"),
         ({"loss": "smooth_hinge_ova", "gamma": 0.0}, r"gamma must be above 0 for loss"),
     ],

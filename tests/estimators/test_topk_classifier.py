@@ -17,6 +17,7 @@ from sklearn.svm import LinearSVC
 
 from dtopk import TopKClassifier
 from dtopk.estimators import classifier as module
+from dtopk.testing import make_features
 from tests.small_stores import make_rows
 
 EXACT = {"dtype": "float64", "tol": 1e-13, "max_epochs": 5000, "random_state": 0}
@@ -227,3 +228,21 @@ def test_verbose_writes_a_line_an_epoch_to_standard_error(data, capsys):
 
 def test_example_of_the_docstring_is_true():
     assert doctest.testmod(module).failed == 0
+
+
+def test_the_one_vs_all_losses_of_two_classes_are_one_binary_problem():
+    X, y = make_features(150, 6, 2, seed=4)
+    classifier = TopKClassifier(
+        "logistic_ova", C=0.7, fit_intercept=False, tol=1e-10, dtype="float64"
+    ).fit(X, y)
+    model = LogisticRegression(C=0.7, fit_intercept=False, tol=1e-10, max_iter=10_000).fit(X, y)
+    np.testing.assert_allclose(classifier.coef_, model.coef_, atol=1e-4)
+    again = classifier.set_params(warm_start=True).fit(X, y)
+    np.testing.assert_allclose(again.coef_, model.coef_, atol=1e-4)
+    assert again.n_iter_ <= 2
+
+
+@pytest.mark.parametrize("loss", ["multilabel_softmax", "multilabel_hinge"])
+def test_losses_of_sets_of_labels_are_refused(loss):
+    with pytest.raises(ValueError, match=rf"one class a row, got '{loss}'\. MultilabelClassifier"):
+        TopKClassifier(loss).fit(np.eye(3), [0, 1, 2])
