@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from dtopk import TopKClassifier
-from dtopk.estimators import classifier, clients
+from dtopk.estimators import clients, linear
 from dtopk.estimators import spool as spool_module
 from dtopk_storage import create_store, open_store
 from tests.cluster_runs import cluster, pids_of
@@ -125,7 +125,7 @@ def test_fit_goes_on_when_a_worker_is_killed(arrays, folder, monkeypatch):
             killed.append(pids_of(client)[0])
             os.kill(killed[0], signal.SIGKILL)
 
-    monkeypatch.setattr(classifier._EpochLines, "on_epoch", kill)
+    monkeypatch.setattr(linear.EpochLines, "on_epoch", kill)
     with cluster(1, 1) as client:
         there = make(client=client, verbose=1, spool_dir=folder).fit(*arrays)
     assert killed

@@ -17,6 +17,7 @@ from sklearn.svm import LinearSVC
 
 from dtopk import TopKClassifier
 from dtopk.estimators import classifier as module
+from dtopk.estimators import linear
 from dtopk.testing import make_features
 from tests.small_stores import make_rows
 
@@ -143,7 +144,7 @@ def test_predictions_in_batches_equal_those_at_once(data, monkeypatch):
     X, y = data
     clf = TopKClassifier(random_state=0).fit(X, y)
     at_once = clf.decision_function(X)
-    monkeypatch.setattr(module, "_BATCH_BYTES", 1000)
+    monkeypatch.setattr(linear, "_BATCH_BYTES", 1000)
     np.testing.assert_allclose(clf.decision_function(X), at_once)
     np.testing.assert_array_equal(clf.predict(X), clf.classes_[at_once.argmax(axis=1)])
 
@@ -210,7 +211,7 @@ def test_interrupt_keeps_the_weights_and_goes_on_to_the_caller(data, monkeypatch
         if record.epoch == 1:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(module._EpochLines, "on_epoch", interrupt_once)
+    monkeypatch.setattr(linear.EpochLines, "on_epoch", interrupt_once)
     clf = TopKClassifier(verbose=1, tol=1e-6, random_state=0)
     with pytest.raises(KeyboardInterrupt):
         clf.fit(*data)
@@ -232,6 +233,7 @@ def test_example_of_the_docstring_is_true():
 
 def test_the_one_vs_all_losses_of_two_classes_are_one_binary_problem():
     X, y = make_features(150, 6, 2, seed=4)
+    X = X.astype(float)
     classifier = TopKClassifier(
         "logistic_ova", C=0.7, fit_intercept=False, tol=1e-10, dtype="float64"
     ).fit(X, y)

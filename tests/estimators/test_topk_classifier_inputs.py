@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 
 from dtopk import TopKClassifier
 from dtopk.engine import ArrayRows
-from dtopk.estimators import classifier, inputs
+from dtopk.estimators import classifier, inputs, linear
 from dtopk_storage import DatasetError, create_store, open_store
 from tests.small_stores import make_rows, make_store
 
@@ -106,7 +106,7 @@ def test_store_trains_as_its_training_rows_do(store, class_weight):
 
 
 def test_store_is_predicted_row_by_row(store, monkeypatch):
-    monkeypatch.setattr(classifier, "_BATCH_BYTES", 2000)
+    monkeypatch.setattr(linear, "_BATCH_BYTES", 2000)
     clf = TopKClassifier(random_state=0).fit(store)
     X = store.read_features(0, 170)
     np.testing.assert_array_equal(clf.predict(store), clf.predict(X))
@@ -146,7 +146,7 @@ def test_zarr_features_train_and_predict_as_arrays_do(monkeypatch):
     clf = TopKClassifier(random_state=0).fit(array, y)
     np.testing.assert_array_equal(clf.coef_, TopKClassifier(random_state=0).fit(X, y).coef_)
     for batch_bytes in (100, 2000, 10**6):
-        monkeypatch.setattr(classifier, "_BATCH_BYTES", batch_bytes)
+        monkeypatch.setattr(linear, "_BATCH_BYTES", batch_bytes)
         np.testing.assert_allclose(
             clf.decision_function(array), clf.decision_function(X), rtol=1e-5, atol=1e-6
         )

@@ -150,7 +150,8 @@ def test_models_and_stores_of_unlike_labels_are_not_evaluated(tags, store, make_
 
 
 def write_job(tmp_path, **model):
-    make_store(tmp_path / "small.zarr")
+    if not (tmp_path / "small.zarr").exists():
+        make_store(tmp_path / "small.zarr")
     lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in model.items())
     (tmp_path / "job.toml").write_text(
         f'version = 1\n[data]\nstore = "small.zarr"\n[model]\n{lines}\n[tracking]\nmlflow = false\n'
@@ -163,7 +164,9 @@ def test_weights_of_ranks_come_from_the_job(tmp_path):
     result = train(job.data.store, job)
     assert result.model.loss_parameters["rho"] == (0.5, 0.5)
     assert load_model(result.run_dir).loss_parameters["rho"] == [0.5, 0.5]
-    job = load_job(write_job(tmp_path, loss="topk_hinge_beta", k=2, C=0.1))
+    job = load_job(
+        write_job(tmp_path, loss="topk_hinge_beta", k=2, C=0.1), run_dir=str(tmp_path / "beta")
+    )
     beta = train(job.data.store, job)
     assert beta.certificate.primal == pytest.approx(result.certificate.primal, rel=2e-3)
 
@@ -200,3 +203,17 @@ def test_costs_of_other_classes_are_refused(tmp_path):
     job = load_job(write_job(tmp_path, loss="structured_hinge", label_cost="costs.npy"))
     with pytest.raises(ValueError, match=r"label_cost must have shape .* = \(4, 4\), got shape"):
         train(job.data.store, job)
+
+
+def test_label_costs_that_have_changed_are_refused_on_resume_and_by_verify(tmp_path):
+    np.save(tmp_path / "costs.npy", 1 - np.eye(4))
+    path = write_job(tmp_path, loss="structured_hinge", label_cost="costs.npy", C=10.0)
+    run = str(tmp_path / "run")
+    cut = load_job(path, ["solver.max_epochs=1"], run_dir=run)
+    train(cut.data.store, cut)
+    np.save(tmp_path / "costs.npy", 3 * (1 - np.eye(4)))
+    job = load_job(path, run_dir=run)
+    with pytest.raises(ValueError, match=r"model\.label_cost must hold the costs that the run in"):
+        train(job.data.store, job)
+    with pytest.raises(ValueError, match=r"label costs of .* must be those trained with, sha256"):
+        verify_run(run)
