@@ -13,6 +13,7 @@ from dtopk.cli.output import run_and_report
 
 _COMMANDS = {
     "ingest": "Make a feature store from arrays on disk.",
+    "features": "Make a store of lifted features, for an RBF kernel.",
     "info": "Show what a feature store, a run or a model holds.",
     "plan": "Show what a run will need of memory, network and time.",
     "train": "Train a model as a job file says.",

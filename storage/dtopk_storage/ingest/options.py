@@ -7,7 +7,7 @@ from pathlib import Path
 from dtopk_storage.ingest.label_reading import KIND_CHOICES, KindChoice
 from dtopk_storage.manifest import TRAIN
 from dtopk_storage.publishing import DEFAULT_CHUNK_BYTES, check_compression
-from dtopk_storage.sources.base import SourceOptions
+from dtopk_storage.sources.base import FeatureTransform, SourceOptions
 from dtopk_storage.values import as_feature_dtype
 
 
@@ -53,6 +53,8 @@ class IngestOptions:
     float32."""
     divide_by: float = 1.0
     """Divides every feature."""
+    transform: FeatureTransform | None = None
+    """Makes the features of the store of those of the source."""
     compression: str = "none"
     """Of the features: none, lz4 or zstd."""
     chunk_bytes: int = DEFAULT_CHUNK_BYTES

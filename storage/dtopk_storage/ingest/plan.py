@@ -54,7 +54,9 @@ def fingerprint(source: Path, options: IngestOptions) -> dict[str, Any]:
     dict
         JSON values; under ``files`` is what `describe_files` tells of each file or folder.
     """
-    fields = dataclasses.asdict(options)
+    transform = options.transform
+    fields = dataclasses.asdict(dataclasses.replace(options, transform=None))
+    fields["transform"] = None if transform is None else transform.key
     fields.pop("overwrite")
     paths = [
         source,

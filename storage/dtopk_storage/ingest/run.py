@@ -48,7 +48,14 @@ from dtopk_storage.publishing import (
     finish_store,
     publish,
 )
-from dtopk_storage.sources.base import ROLE_NAMES, Role, Source, SourceFeatures, Vector
+from dtopk_storage.sources.base import (
+    ROLE_NAMES,
+    Role,
+    Source,
+    SourceFeatures,
+    Vector,
+    transform_features,
+)
 from dtopk_storage.sources.formats import open_source
 from dtopk_storage.store import WORK_SUFFIX, FeatureStore, local_folder, open_store
 from dtopk_storage.values import as_feature_dtype, convert_features
@@ -247,7 +254,7 @@ class _Run:
         )
         n_samples = len(labels)
         check_class_names(class_names, class_name_type, self._inputs.labels.place)
-        rows = self._inputs.source.open_features()
+        rows = self._open_features()
         self._check_length("features", rows.place, rows.n_samples, n_samples)
         weights = self._read_weights(n_samples)
         place = repr(str(self._origin))
@@ -341,7 +348,7 @@ class _Run:
 
     def _blocks(self, features: ChunkedArray, start: int) -> Iterator[tuple[int, NDArray[Any]]]:
         """Read the source from a row on, as the store will have it, and check its length."""
-        rows = self._inputs.source.open_features()
+        rows = self._open_features()
         n_samples = features.shape[0]
         done = start
         for block in rows.blocks(start):
@@ -367,6 +374,10 @@ class _Run:
             f"features and labels must have as many rows, got more than {n_samples} in "
             f"{rows.place} and {n_samples} in {self._inputs.labels.place}."
         )
+
+    def _open_features(self) -> SourceFeatures:
+        rows, transform = self._inputs.source.open_features(), self._options.transform
+        return rows if transform is None else transform_features(rows, transform)
 
     def _features(self, manifest: Manifest, folder: Path) -> ChunkedArray:
         dtype = as_feature_dtype(manifest.dtype)
@@ -442,6 +453,8 @@ def _provenance(
     ):
         if path is not None:
             fields[name] = os.path.abspath(path)
+    if options.transform is not None:
+        fields["transform"] = options.transform.key
     if rows.columns:
         fields["first_feature"], fields["last_feature"] = rows.columns[0], rows.columns[-1]
     if source.provenance:

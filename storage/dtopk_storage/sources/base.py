@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +62,25 @@ class SourceOptions:
             raise ValueError(f"n_features must be at least 1, got {self.n_features}.")
         if self.delimiter is not None and len(self.delimiter) != 1:
             raise ValueError(f"delimiter must be one character, got {self.delimiter!r}.")
+
+
+class FeatureTransform(Protocol):
+    """What makes other features of those of a source, block by block."""
+
+    @property
+    def n_features_in(self) -> int:
+        """Features that it takes."""
+
+    @property
+    def n_features_out(self) -> int:
+        """Features that it makes."""
+
+    @property
+    def key(self) -> str:
+        """What tells it from another one, for the store's provenance and to go on with a store."""
+
+    def apply(self, X: NDArray[Any]) -> NDArray[Any]:
+        """Make features (rows, n_features_out), float32 or float64, of (rows, n_features_in)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,6 +152,33 @@ class Vector:
             if isinstance(block, ListBlock) or block.ndim != 1:
                 raise DatasetError(f"{self.place} must hold one value a row, got several.")
             yield block
+
+
+def transform_features(rows: SourceFeatures, transform: FeatureTransform) -> SourceFeatures:
+    """Return the features that a transform makes of those of a source.
+
+    Parameters
+    ----------
+    rows : SourceFeatures
+    transform : FeatureTransform
+
+    Raises
+    ------
+    DatasetError
+        If the transform takes another number of features.
+    """
+    if rows.n_features != transform.n_features_in:
+        raise DatasetError(
+            f"features of {rows.place} must be {transform.n_features_in}, as their transform was "
+            f"made for, got {rows.n_features}."
+        )
+    return dataclasses.replace(
+        rows,
+        n_features=transform.n_features_out,
+        dtype=np.dtype(np.float32),
+        blocks=lambda start: map(transform.apply, rows.blocks(start)),
+        columns=(),
+    )
 
 
 class Source(abc.ABC):
