@@ -175,6 +175,17 @@ def project_simplex(b, radius, out):
 
 
 @njit(cache=True, forceinline=True, nogil=True, error_model="numpy")
+def project_bounded_simplex(b, radius, rho, out):
+    """Project b (m,) onto ``x >= 0, sum x <= radius`` with a bias on the sum; return the sum.
+
+    What :func:`project_top_k` does for k = 1, with its conventions and less to compile.
+    """
+    radius = b.dtype.type(radius)
+    top = largest_entry(b)
+    return _project_knapsack(b, top, top, radius, radius, rho, out)
+
+
+@njit(cache=True, forceinline=True, nogil=True, error_model="numpy")
 def _project_knapsack(b, top, kth, radius, cap, rho, out):
     """Biased projection onto ``x >= 0, sum x <= radius, x_j <= cap``; return sum x."""
     zero, one = b.dtype.type(0), b.dtype.type(1)

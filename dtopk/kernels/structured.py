@@ -21,7 +21,7 @@ from dtopk.kernels.hinge import (
     negate_and_difference,
     sum_of_squares,
 )
-from dtopk.kernels.projections import BETA, FASTMATH, largest_entry, project_top_k
+from dtopk.kernels.projections import FASTMATH, largest_entry, project_bounded_simplex
 from dtopk.kernels.workspace import working_vector
 
 
@@ -74,7 +74,6 @@ def update_rows_structured(
     m = scores.shape[1]
     dtype = scores.dtype.type
     b, x = working_vector(m, scores), working_vector(m, scores)
-    top = np.empty(2, scores.dtype)
     changed = np.empty(last - first, np.int64)
     n_changed = 0
     value = 0.0
@@ -91,7 +90,7 @@ def update_rows_structured(
             _margins(scores[i], dual[i], norm, delta_cost, label, scale, b)
             if curvature > tiny:
                 rho = dtype(1) if smoothing == MOREAU else dtype(norm / curvature)
-                total = project_top_k(b, BETA, 1, cost, rho, top, x)
+                total = project_bounded_simplex(b, cost, rho, x)
             else:
                 total = _fill_largest(b, cost, x)
             value += _dual_term(x, total, delta_cost, cost, gamma, smoothing)
@@ -108,7 +107,6 @@ def structured_values(scores, labels, label_cost, gamma, smoothing, out):
     one = scores.dtype.type(1)
     zeros = np.zeros(m, scores.dtype)
     h, x = working_vector(m, scores), working_vector(m, scores)
-    top = np.empty(2, scores.dtype)
     for i in range(scores.shape[0]):
         label = labels[i]
         _margins(scores[i], zeros, one, label_cost[label], label, one, h)
@@ -116,7 +114,7 @@ def structured_values(scores, labels, label_cost, gamma, smoothing, out):
             out[i] = max(0.0, float(largest_entry(h)))
             continue
         rho = one if smoothing == MOREAU else scores.dtype.type(0)
-        total = float(project_top_k(h, BETA, 1, gamma, rho, top, x))
+        total = float(project_bounded_simplex(h, gamma, rho, x))
         h[label] = 0
         product = float(dot_minus_half_square(h, x))
         if smoothing == MOREAU:
@@ -131,7 +129,6 @@ def structured_gradients(scores, labels, label_cost, gamma, smoothing, out):
     one = scores.dtype.type(1)
     zeros = np.zeros(m, scores.dtype)
     h = working_vector(m, scores)
-    top = np.empty(2, scores.dtype)
     for i in range(scores.shape[0]):
         label = labels[i]
         _margins(scores[i], zeros, one, label_cost[label], label, one, h)
@@ -139,7 +136,7 @@ def structured_gradients(scores, labels, label_cost, gamma, smoothing, out):
             total = _fill_largest(h, 1.0, out[i])
         else:
             rho = one if smoothing == MOREAU else scores.dtype.type(0)
-            total = project_top_k(h, BETA, 1, gamma, rho, top, out[i])
+            total = project_bounded_simplex(h, gamma, rho, out[i])
             total /= gamma
             out[i] /= gamma
         out[i, label] = -total
@@ -150,7 +147,6 @@ def feasible_structured_duals(dual, labels, costs, label_cost, gamma, smoothing,
     """Put dual rows onto their domain, in place, and write D_i of each into values (n_rows,)."""
     m = dual.shape[1]
     b, x = working_vector(m, dual), working_vector(m, dual)
-    top = np.empty(2, dual.dtype)
     for i in range(dual.shape[0]):
         label = labels[i]
         if costs[i] == 0:
@@ -160,7 +156,7 @@ def feasible_structured_duals(dual, labels, costs, label_cost, gamma, smoothing,
         for j in range(m):
             b[j] = -dual[i, j]
         b[label] = -np.inf
-        total = project_top_k(b, BETA, 1, costs[i], dual.dtype.type(0), top, x)
+        total = project_bounded_simplex(b, costs[i], dual.dtype.type(0), x)
         values[i] = _dual_term(x, total, label_cost[label], costs[i], gamma, smoothing)
         for j in range(m):
             dual[i, j] = -x[j]
