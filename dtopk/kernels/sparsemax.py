@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 from dtopk.kernels.corrections import correct_scores
-from dtopk.kernels.hinge import negate_and_difference, sum_of_squares
+from dtopk.kernels.hinge import negate_and_difference
 from dtopk.kernels.projections import FASTMATH, largest_entry, project_simplex
 from dtopk.kernels.workspace import working_vector
 
@@ -130,6 +130,10 @@ def feasible_sparsemax_duals(dual, labels, costs, values):
             dual[i] *= cost / rest
             rest = cost
         share = rest / cost
-        # 1 - |p|^2 with p_y = 1 - share.
-        values[i] = 0.5 * cost * (share * (2 - share) - sum_of_squares(dual[i]) / cost**2)
+        # 1 - |p|^2 as the sum of p (1 - p), p_y = 1 - share: no term is negative, none cancels.
+        spread = share * (1 - share)
+        for j in range(m):
+            p = -dual[i, j] / cost
+            spread += p * (1 - p)
+        values[i] = 0.5 * cost * spread
         dual[i, label] = rest

@@ -22,8 +22,8 @@ class SparsemaxTwin(Twin[Sparsemax]):
     def dual_term(self, dual: Float64, label: Any, cost: float) -> float:
         """See :meth:`Twin.dual_term`."""
         x = -np.delete(dual, label) / cost
-        share = x.sum()
-        return float(0.5 * cost * (share * (2 - share) - x @ x))
+        p = np.append(x, 1 - x.sum())
+        return float(0.5 * cost * np.sum(p * (1 - p)))
 
     def infeasibility(self, dual: Float64, label: Any) -> float:
         """See :meth:`Twin.infeasibility`."""
