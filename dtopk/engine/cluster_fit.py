@@ -21,7 +21,7 @@ from dtopk.engine.options import FitOptions, StartPoint
 from dtopk.engine.plan import choose_plan, plan_cluster
 from dtopk.engine.records import Callback, FitResult
 from dtopk.engine.rows import StoreRows
-from dtopk.engine.run import Run
+from dtopk.engine.sdca_run import SdcaRun
 from dtopk.engine.sizes import Sizes
 from dtopk.engine.team import MembersLost
 from dtopk.engine.worker import MemberSpec, StoreSource
@@ -127,7 +127,7 @@ def fit_on_cluster(
             min_workers=min_workers, wait_s=wait_s, round_timeout_s=round_timeout_s,
         )  # fmt: skip
         team.stop = lambda: interruption.requested
-        run = Run(
+        run = SdcaRun(
             rows, loss, options, layout, team, interruption, callbacks, solver,
             state=state, streamed=not plan.duals_in_memory, start=start,
         )  # fmt: skip

@@ -21,7 +21,7 @@ from dtopk.engine.options import FLOAT32_TOL, FitOptions, StartPoint
 from dtopk.engine.plan import plan_process
 from dtopk.engine.records import Callback, FitInfo, FitResult
 from dtopk.engine.rows import Rows, class_totals
-from dtopk.engine.run import Run
+from dtopk.engine.sdca_run import SdcaRun
 from dtopk.engine.sizes import Sizes
 from dtopk.engine.team import LocalTeam, Team
 from dtopk.losses import Loss
@@ -87,7 +87,7 @@ def fit(
             state = open_run_state(Path(stack.enter_context(folder)) / "state")
         member = make_member(rows, loss, options, layout, plan, state)
         team = stack.enter_context(LocalTeam(member))
-        run = Run(
+        run = SdcaRun(
             rows, loss, options, layout, team, interruption, callbacks, solver,
             state=state, streamed=not plan.duals_in_memory, start=start,
         )  # fmt: skip

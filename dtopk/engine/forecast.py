@@ -9,7 +9,7 @@ from threadpoolctl import threadpool_limits
 
 from dtopk.engine.benchmark import measure_pass
 from dtopk.engine.plan import ClusterPlan
-from dtopk.engine.run import PROBED_ROWS, PROBED_SHARE
+from dtopk.engine.sdca_run import PROBED_ROWS, PROBED_SHARE
 from dtopk.kernels.blas import gemm
 from dtopk.losses import Loss
 from dtopk.solvers.sdca import default_block_size

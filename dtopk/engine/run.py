@@ -1,49 +1,31 @@
-"""One training run: rounds of blocked SDCA on a team, until there is a certificate."""
+"""One training run, whatever the solver: epochs on a team, until there is a certificate."""
 
 import logging
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar, Self
 from uuid import uuid4
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dtopk.engine.blocks import Dealer, Layout
 from dtopk.engine.interruption import Interruption
-from dtopk.engine.messages import ExactNorms, PartitionSums, SliceNorms, SliceProducts, Step, Sweep
 from dtopk.engine.options import FitOptions, StartPoint
 from dtopk.engine.records import Callback, EpochRecord, FitInfo, FitResult, StopReason
 from dtopk.engine.rows import Rows
 from dtopk.engine.team import MembersLost, Team
 from dtopk.losses import Loss
-from dtopk.solvers.certificate import Certificate, relative_gap
-from dtopk.solvers.dual_step import RoundProducts, adapt_sigma, choose_theta
-from dtopk.solvers.policy import (
-    MOST_RATIO,
-    CheckSchedule,
-    Course,
-    StagnationWatch,
-    first_ratio,
-    lower_ceiling,
-    steer_ratio,
-)
+from dtopk.solvers.certificate import Certificate
+from dtopk.solvers.policy import CheckSchedule, Course, StagnationWatch
 from dtopk_storage import CheckpointError, RunState
 
 logger = logging.getLogger(__name__)
 
-Array = NDArray[Any]
-
 _PROGRESS_ROWS = 4096
 """Callbacks hear of every so many rows."""
-PROBED_ROWS = 1024
-"""Rows on which the gap is estimated after an epoch, at least."""
-PROBED_SHARE = 1 / 64
-"""That share of all rows."""
-_ROUNDING = 1e-11
-"""A relative gap below which its parts are rounding: from there r falls, for the last digits."""
 
 
 @dataclass(kw_only=True)
@@ -56,19 +38,6 @@ class Progress:
     """Time spent on them, in this run and those it goes on from."""
     certificate_seconds: float = 0.0
     """Time of it that certificates took."""
-    ratio: float = 1.0
-    """r of the accelerated outer loop; 1: plain."""
-    ceiling: float = MOST_RATIO
-    """Greatest r from now on."""
-    sigma: float = 1.0
-    """sigma' of the next round."""
-    duals: list[float] = field(default_factory=list)
-    """sum_i D_i of each block, or less."""
-    inner: float = 0.0
-    """What the rows' duals lacked at W after the epoch."""
-    outer: float = 0.0
-    """Half the squared distance between W and the weights of the duals, which is the rest of the
-    gap."""
     owners: list[int] = field(default_factory=list)
     """The partition that each block is in."""
     history: list[EpochRecord] = field(default_factory=list)
@@ -86,27 +55,15 @@ class Progress:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Progress":
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Make it again of what `to_dict` gave."""
         known = {name.name: values[name.name] for name in fields(cls)}
         known["history"] = [EpochRecord(**record) for record in known["history"]]
         return cls(**known)
 
 
-@dataclass(kw_only=True)
-class _RoundNotes:
-    """What the rounds of an epoch showed, for its record."""
-
-    thetas: list[float] = field(default_factory=list)
-    correlation: float = 1.0
-    sigma: float = 1.0
-    slowest: float = 0.0
-    median: float = 0.0
-    late: str = ""
-
-
-class Run:
-    """The lead of one training run.
+class Run(ABC):
+    """The lead of one training run: what does not depend on how the solver goes about an epoch.
 
     Parameters
     ----------
@@ -125,6 +82,10 @@ class Run:
         Whether the duals are in the state themselves.
     start : StartPoint or None
     """
+
+    progress_class: ClassVar[type[Progress]] = Progress
+    """What of a run is kept between epochs."""
+    progress: Progress
 
     def __init__(
         self,
@@ -147,7 +108,6 @@ class Run:
         self.layout = layout
         self.team = team
         self.callbacks = callbacks
-        self.progress = Progress()
         self._solver = solver
         self._interruption = interruption
         self._state = state
@@ -166,16 +126,41 @@ class Run:
         """Make what an untouched run has."""
         # A member that was lost may still write, under the version that it was told.
         self._session = uuid4().hex[:8]
-        n_blocks = len(self.layout.blocks)
         self._dealer = Dealer(self.layout, self.options.seed)
         self._schedule = CheckSchedule(self.options.tol)
         self._watch = StagnationWatch()
-        sigma = 1.0 if self.options.aggregation == "averaging" else float(self.layout.n_partitions)
-        self.progress = Progress(sigma=sigma, duals=[0.0] * n_blocks, owners=[])
-        self._has_exact = False
+        self.progress = self._make_progress()
         self._is_whole = True
         self._pending: tuple[EpochRecord, Course] | None = None
         self._began = time.perf_counter()
+
+    # What a solver does in its own way.
+
+    @abstractmethod
+    def _make_progress(self) -> Progress:
+        """Make the progress of an untouched run."""
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Begin at the start."""
+
+    @abstractmethod
+    def _restore(self, version: str) -> None:
+        """Have the members take over a version of the state."""
+
+    @abstractmethod
+    def _epoch(self) -> EpochRecord:
+        """Read every row once; a stop may cut the epoch short."""
+
+    @abstractmethod
+    def _certify(self) -> Certificate:
+        """Recompute primal and dual over all rows, in float64, from what is kept."""
+
+    @abstractmethod
+    def _advance(self, gap: float, course: Course) -> None:
+        """Get ready for the next epoch."""
+
+    # What all have in common.
 
     @property
     def seconds(self) -> float:
@@ -229,35 +214,11 @@ class Run:
         if self._ends is None:
             self._ends = self._began + self.options.time_limit_s
 
-    def _begin(self) -> None:
-        self._own(self._dealer.owners.tolist(), None)
-        if self._start is not None:
-            self._begin_at(self._start)
-        if self._accelerated:
-            # Near the optimum, where a start from elsewhere is, hardly any acceleration is wanted.
-            n_partitions = 1 if self._start is not None else self.layout.n_partitions
-            self._move_centre(first_ratio(n_partitions), advance=False)
-
-    def _begin_at(self, start: StartPoint) -> None:
-        """Begin with duals from elsewhere, and their weights."""
-        self.team.call("begin_version", f"start-{self._session}")
-        self._take_sums(self.team.call("start", start))
-        self.team.call("sum_exact")
-        self.team.call("begin_from_exact")
-
-    def _take_sums(self, sums: list[PartitionSums]) -> float:
-        """Note the exact duals of the blocks; return the sum of the losses."""
-        sums.sort(key=lambda part: part.partition)
-        for part in sums:
-            for block, dual in zip(part.blocks, part.duals, strict=True):
-                self.progress.duals[block] = dual
-        return math.fsum(loss for part in sums for loss in part.losses)
-
     def _resume(self, manifest: Mapping[str, Any]) -> None:
         """Go on from a commit."""
         self._check_layout(manifest["layout"])
         try:
-            self._take_over(Progress.from_dict(manifest["progress"]))
+            self._take_over(self.progress_class.from_dict(manifest["progress"]))
         except KeyError as error:
             assert self._state is not None
             raise CheckpointError(
@@ -265,7 +226,7 @@ class Run:
                 "of dtopk has left it. Start the run anew, in another folder."
             ) from error
         self._own(self.progress.owners, None)
-        self.team.call("restore", manifest["version"], self.progress.ratio)
+        self._restore(manifest["version"])
         if self._ends is None:
             self._told = len(self.progress.history)
             for callback in self.callbacks:
@@ -348,133 +309,21 @@ class Run:
             for callback in self.callbacks:
                 callback.on_rows(self._done)
 
-    # One epoch.
-
-    def _epoch(self) -> EpochRecord:
-        """Visit every block once; a stop may cut the epoch short."""
-        epoch = self.progress.epoch + 1
-        began = time.perf_counter()
-        self._done = 0
-        moved = self.team.bytes_moved
-        former = self._dealer.owners.tolist()
-        if epoch > 1:
-            self._dealer.redeal(epoch)
-        owners = self._dealer.owners.tolist()
-        if owners != former:
-            self._own(owners, former)
-        notes, n_rows, waited = _RoundNotes(), 0, 0.0
-        norms: list[SliceNorms] = []
-        for orders in self._dealer.orders(epoch):
-            sweeps, norms = self._round(epoch, orders, notes)
-            n_rows += sum(sweep.n_rows for sweep in sweeps)
-            waited += max(sweep.read_seconds for sweep in sweeps)
-            if self._cut_short():
-                break
-        self.progress.epoch = epoch
-        self._is_whole = n_rows == self.layout.n_samples
-        return self._record(
-            norms,
-            notes,
-            rows_per_second=n_rows / max(time.perf_counter() - began, 1e-9),
-            read_seconds=waited,
-            bytes_moved=self.team.bytes_moved - moved,
-        )
-
     def _version(self, epoch: int) -> str:
         return f"{epoch:06d}-{self._session}"
-
-    def _round(
-        self, epoch: int, orders: list[list[list[int]]] | list[list[int]], notes: _RoundNotes
-    ) -> tuple[list[Sweep], list[SliceNorms]]:
-        """Sweep, weigh what the partitions found, and take the step."""
-        sigma = self.progress.sigma
-        step = Step(
-            epoch=epoch,
-            version=self._version(epoch),
-            sigma=sigma,
-            ratio=self.progress.ratio,
-            seconds_left=self.seconds_left,
-        )
-        sweeps: list[Sweep] = sorted(
-            self.team.call("sweep", orders, step), key=lambda sweep: sweep.partition
-        )
-        theta = np.ones(len(sweeps))
-        if not self._alone:
-            theta = self._weigh(sweeps, notes)
-        by_block = {
-            block: float(theta[sweep.partition]) for sweep in sweeps for block in sweep.blocks
-        }
-        norms = self.team.call("settle", theta.tolist(), by_block)
-        self._take_in(sweeps, theta)
-        _note_times(sweeps, notes, self.team.names)
-        notes.sigma = sigma
-        notes.thetas += theta.tolist()
-        return sweeps, norms
-
-    def _weigh(self, sweeps: list[Sweep], notes: _RoundNotes) -> NDArray[np.float64]:
-        """Choose theta, and the next round's sigma'."""
-        products = _add_products(self.team.call("multiply"))
-        notes.correlation = products.correlation
-        n_partitions = len(sweeps)
-        if self.options.aggregation == "averaging":
-            return np.full(n_partitions, 1 / n_partitions)
-        if self.options.aggregation == "adding":
-            return np.ones(n_partitions)
-        steady = self.progress.ratio > 1
-        self.progress.sigma = adapt_sigma(products, self.progress.sigma, steady=steady)
-        return choose_theta(np.array([self._gain(sweep) for sweep in sweeps]), products)
-
-    def _gain(self, sweep: Sweep) -> float:
-        """Return what a partition adds to sum_i D_i, in the units of the subproblem."""
-        before = math.fsum(self.progress.duals[block] for block in sweep.blocks)
-        return (math.fsum(sweep.duals) - before) / self.progress.ratio
-
-    def _take_in(self, sweeps: list[Sweep], theta: NDArray[np.float64]) -> None:
-        """Note the blocks' duals; between two points D_i is above the chord."""
-        for sweep in sweeps:
-            share = float(theta[sweep.partition])
-            for block, dual in zip(sweep.blocks, sweep.duals, strict=True):
-                before = self.progress.duals[block]
-                self.progress.duals[block] = (
-                    dual if share == 1 else before + share * (dual - before)
-                )
 
     def _cut_short(self) -> bool:
         return self._interruption.requested or self.seconds_left < 0
 
-    def _record(self, norms: list[SliceNorms], notes: _RoundNotes, **measured: Any) -> EpochRecord:
-        norms.sort(key=lambda norm: norm.slice)
-        dual_value = math.fsum(self.progress.duals) - 0.5 * _sum(norms, "dual_weights")
-        self.progress.inner, self.progress.outer = self._probe(), 0.5 * _sum(norms, "distance")
-        primal = dual_value + self.progress.inner + self.progress.outer
-        epoch = self.progress.epoch
-        if not (math.isfinite(primal) and math.isfinite(dual_value)):
+    def _require_finite(self, *values: float) -> None:
+        """Refuse to go on with values that have run out of the floating-point type."""
+        if not all(map(math.isfinite, values)):
+            primal, dual_value = values
             raise ValueError(
                 f"primal and dual must stay finite, got {primal!r} and {dual_value!r} in epoch "
-                f"{epoch}: the features or C = {self.options.C!r} are too large for "
+                f"{self.progress.epoch}: the features or C = {self.options.C!r} are too large for "
                 f"{self.options.dtype}. Scale the features, or compute in float64."
             )
-        return EpochRecord(
-            epoch=epoch,
-            seconds=self.seconds,
-            primal=primal,
-            dual_value=dual_value,
-            relative_gap=relative_gap(primal, dual_value),
-            exact=False,
-            acceleration=self.progress.ratio,
-            theta=min(notes.thetas),
-            sigma=notes.sigma,
-            correlation=notes.correlation,
-            slowest_seconds=notes.slowest,
-            median_seconds=notes.median,
-            late=notes.late,
-            **measured,
-        )
-
-    def _probe(self) -> float:
-        n_rows = max(PROBED_ROWS, round(PROBED_SHARE * self.layout.n_samples))
-        probes = self.team.call("probe", self.progress.epoch, n_rows)
-        return math.fsum(probe.gap for probe in probes)
 
     def _stop_reason(self, epoch: int) -> StopReason | None:
         if self._interruption.requested:
@@ -482,26 +331,6 @@ class Run:
         if self.seconds_left < 0:
             return "time_limit"
         return "max_epochs" if epoch >= self.options.max_epochs else None
-
-    # Between epochs.
-
-    def _certify(self) -> Certificate:
-        """Recompute primal and dual over all rows, in float64, from W and the duals as kept.
-
-        If training goes on, it goes on from the weights that the duals stand for to the last
-        digit: in float32, W drifts from them.
-        """
-        began = time.perf_counter()
-        losses = self._take_sums(self.team.call("sum_certificate"))
-        norms = sorted(self.team.call("sum_exact"), key=lambda norm: norm.slice)
-        self._has_exact = True
-        certificate = Certificate.from_values(
-            losses + 0.5 * _sum(norms, "weights"),
-            math.fsum(self.progress.duals) - 0.5 * _sum(norms, "dual_weights"),
-            self.options.tol,
-        )
-        self.progress.certificate_seconds += time.perf_counter() - began
-        return certificate
 
     def _certified_record(self, record: EpochRecord, certificate: Certificate) -> EpochRecord:
         values = asdict(record) | {
@@ -526,27 +355,6 @@ class Run:
         self._told = record.epoch
         for callback in self.callbacks:
             callback.on_epoch(record, W)
-
-    def _advance(self, gap: float, course: Course) -> None:
-        """Move the centre of the accelerated loop."""
-        if self._has_exact:
-            self.team.call("take_off_drift")
-            self._has_exact = False
-        if self._accelerated:
-            now = self.progress
-            if course == "swings":
-                now.ceiling = lower_ceiling(now.ratio)
-            inner = now.inner if gap > _ROUNDING else 0.0
-            ratio = steer_ratio(now.ratio, inner, now.outer, ceiling=now.ceiling)
-            self._move_centre(ratio, advance=True)
-
-    @property
-    def _accelerated(self) -> bool:
-        return self.options.acceleration == "auto"
-
-    def _move_centre(self, ratio: float, *, advance: bool) -> None:
-        self.progress.ratio = ratio
-        self.team.call("move_centre", ratio, advance)
 
     def _commit(self) -> None:
         """Have the state on disk, if it is time."""
@@ -590,31 +398,3 @@ class Run:
             solver=self._solver,
             timings=self.team.timings(),
         )
-
-
-def _add_products(parts: list[SliceProducts]) -> RoundProducts:
-    """Add the slices' products, in the slices' order."""
-    parts.sort(key=lambda part: part.slice)
-    gram = np.zeros_like(parts[0].gram)
-    slopes = np.zeros_like(parts[0].slopes)
-    for part in parts:
-        gram += part.gram
-        slopes += part.slopes
-    return RoundProducts(gram=gram, slopes=slopes)
-
-
-def _sum(norms: list[SliceNorms] | list[ExactNorms], name: str) -> float:
-    return math.fsum(getattr(norm, name) for norm in norms)
-
-
-def _note_times(sweeps: list[Sweep], notes: _RoundNotes, names: tuple[str, ...]) -> None:
-    """Note who was slowest, and by how much."""
-    by_member: dict[int, float] = {}
-    for sweep in sweeps:
-        by_member[sweep.member] = by_member.get(sweep.member, 0.0) + sweep.seconds
-    seconds = sorted(by_member.values())
-    median = seconds[(len(seconds) - 1) // 2]
-    if seconds[-1] > notes.slowest:
-        notes.slowest, notes.median = seconds[-1], median
-        slowest = max(by_member, key=lambda member: by_member[member])
-        notes.late = names[slowest] if seconds[-1] > 1.5 * median else ""
