@@ -10,6 +10,7 @@ PIP_WHEEL := $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no
 
 TRAIN_ARGS ?=
 PYTEST_ARGS ?=
+TEST_PROCESSES ?= 2
 DRILL_ARGS ?= --short
 
 .DEFAULT_GOAL := help
@@ -22,7 +23,7 @@ train: $(VENV)/installed-core build/letter.zarr ## train on the Letter data (TRA
 	$(BIN)/dtopk train jobs/letter.toml $(TRAIN_ARGS)
 
 test: $(VENV)/installed-test ## run the tests (PYTEST_ARGS="-k name -x" to choose)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup $(PYTEST_ARGS)
 
 drill: $(VENV)/installed-test ## do harm to runs on workers (DRILL_ARGS="--help" for more of it)
 	$(BIN)/python -m tests.drill.drill $(DRILL_ARGS)

@@ -9,7 +9,7 @@ Attributes
 ----------
 train : function
     Train from a feature store and a job; see `dtopk.job`.
-TopKClassifier, MultilabelClassifier : class
+TopKClassifier, MultilabelClassifier, KernelTopKClassifier : class
     The scikit-learn estimators; see `dtopk.estimators`.
 load_model, Model : function, class
     Read a trained model and predict with it; see `dtopk.model`.
@@ -25,7 +25,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dtopk.estimators import MultilabelClassifier, TopKClassifier
+    from dtopk.estimators import KernelTopKClassifier, MultilabelClassifier, TopKClassifier
     from dtopk.job import train
     from dtopk.losses import make_loss
     from dtopk.model import Model, load_model
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "KernelTopKClassifier",
     "Model",
     "MultilabelClassifier",
     "TopKClassifier",
@@ -45,6 +46,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "KernelTopKClassifier": "dtopk.estimators",
     "Model": "dtopk.model",
     "MultilabelClassifier": "dtopk.estimators",
     "TopKClassifier": "dtopk.estimators",

@@ -79,7 +79,8 @@ class Model:
     job: Mapping[str, Any] = field(default_factory=dict)
     """The job that trained the model, as resolved."""
     certificate: Mapping[str, Any] = field(default_factory=dict)
-    """How far from the optimum the weights are at most: primal, dual value and gap."""
+    """How far from the optimum the weights are at most: primal, dual value and gap. Of which
+    optimum, where the loss is not convex, :class:`dtopk.solvers.certificate.Certificate` says."""
 
     def __post_init__(self) -> None:
         """Hold the shapes together."""

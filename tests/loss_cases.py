@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 
-from dtopk.losses import LabelSets, available, make_loss
+from dtopk.losses import LabelSets, MaskedLabel, MaskedLabels, available, make_loss
 
 GAMMA = 0.5
 
@@ -40,6 +40,11 @@ def loss_cases(n_classes):
     return losses
 
 
+def updated_loss_cases(n_classes):
+    """Make those of them whose dual problem of one row has a closed solution."""
+    return [loss for loss in loss_cases(n_classes) if loss.has_update]
+
+
 def loss_id(loss):
     """Name a loss in the list of tests."""
     parts = [loss.name]
@@ -55,9 +60,15 @@ def loss_id(loss):
 
 
 def random_labels(loss, rng, n_rows, n_classes):
-    """Draw labels of the most general kind that the loss takes."""
+    """Draw labels of the most general kind that the loss takes.
+
+    A loss that is not convex has masks with them, those of some scores: with masks it is convex.
+    """
     if "multilabel" not in loss.targets:
-        return rng.integers(0, n_classes, n_rows).astype(np.int32)
+        labels = rng.integers(0, n_classes, n_rows).astype(np.int32)
+        if loss.convex:
+            return labels
+        return loss.choose_masks(rng.normal(size=(n_rows, n_classes)), labels)
     # One loss against the rest takes the empty set and the full one; others compare the two sides.
     low, high = (1, n_classes) if loss.compares_classes else (0, n_classes + 1)
     sizes = rng.integers(low, high, n_rows)
@@ -66,7 +77,9 @@ def random_labels(loss, rng, n_rows, n_classes):
 
 
 def fit_labels(loss, y, n_classes):
-    """Give a loss class codes as they are, or sets of the class and the next but one."""
+    """Give a loss class codes as they are, with masks, or sets of class and next but one."""
+    if not loss.convex:
+        return loss.choose_masks(np.random.default_rng(0).normal(size=(len(y), n_classes)), y)
     if "multiclass" in loss.targets:
         return y
     indicator = np.zeros((len(y), n_classes))
@@ -76,7 +89,9 @@ def fit_labels(loss, y, n_classes):
 
 
 def one_label(label):
-    """Make the labels of one row: of a class, or of an array of them."""
+    """Make the labels of one row: of a class, with or without masks, or of an array of them."""
+    if isinstance(label, MaskedLabel):
+        return MaskedLabels(np.array([label.label], np.int32), label.masked[None])
     if np.ndim(label) == 0:
         return np.array([label], np.int32)
     return LabelSets(np.array([0, len(label)]), np.asarray(label, np.int32))

@@ -24,16 +24,17 @@ def losses(as_json: bool) -> None:
             "yes" if info.convex else "no",
             info.smooth,
             info.calibrated,
-            ", ".join(info.solvers),
         ]
         for info in infos
     ]
-    header = ("loss", "rows are", "parameters", "convex", "smooth", "top-k calibrated", "solvers")
+    header = ("loss", "rows are", "parameters", "convex", "smooth", "top-k calibrated")
+    solvers = [[info.name, ", ".join(info.solvers)] for info in infos]
     formulas = [[info.name, info.formula, info.cost] for info in infos]
     titles = ("loss", "L(y, u) with h_j = 1 + u_j - u_y", "exact update of a row")
     parts = [
         format_table(rows, header=header),
         format_table(formulas, header=titles),
+        format_table(solvers, header=("loss", "solvers, the default first")),
         "\n".join(f"{number} {source}" for number, source in SOURCES.items()),
     ]
     answer("\n\n".join(parts))

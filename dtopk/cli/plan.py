@@ -229,6 +229,7 @@ def _find_sizes(request: Request) -> "Sizes":
     """Take sizes from the store, and from the command line where they are given."""
     from dtopk.engine import StoreRows
     from dtopk.engine.sizes import Sizes
+    from dtopk.job.names import build_loss
     from dtopk_storage import open_store
 
     options = _make_options(request)
@@ -241,7 +242,7 @@ def _find_sizes(request: Request) -> "Sizes":
             raise click.UsageError(f"{', '.join(missing)} must be given, since {where}.")
         rows = StoreRows(open_store(path), request.job.data.train)
         if given == (None, None, None) and request.dtype is None:
-            return Sizes.of_rows(rows, options)
+            return Sizes.of_rows(rows, options, build_loss(request.job))
         n_samples = sum(piece.n_rows for piece in rows.pieces)
         return _make_sizes(
             request, request.n or n_samples, request.d or rows.n_features,
@@ -255,10 +256,12 @@ def _make_sizes(request: Request, n: int, d: int, m: int, dtype: str) -> "Sizes"
     import numpy as np
 
     from dtopk.engine.sizes import Sizes
+    from dtopk.job.names import build_loss
     from dtopk_storage.publishing import DEFAULT_CHUNK_BYTES, default_chunk_rows
 
     return Sizes.of_numbers(
         _make_options(request),
+        build_loss(request.job),
         n_samples=n,
         n_features=d,
         n_classes=m,
@@ -275,6 +278,8 @@ def _make_options(request: Request) -> Any:
         dtype=solver.dtype,
         block_size=solver.block_size,
         acceleration=solver.acceleration,
+        solver=solver.name,
+        atoms=solver.atoms,
         constant=model.intercept_scaling if model.fit_intercept else 0.0,
         partitions=request.job.cluster.partitions or request.workers or 1,
         threads=request.threads,

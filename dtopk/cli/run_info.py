@@ -11,6 +11,7 @@ from dtopk.cli.train_progress import format_time
 from dtopk.job import load_job
 from dtopk.job.run_folder import RunFolder
 from dtopk.job.verification import read_result, verify_run
+from dtopk.losses import what_is_certified
 from dtopk.model import load_model
 
 
@@ -122,7 +123,7 @@ def format_run(fields: dict[str, Any]) -> str:
         f"{fields['n_classes']:,} classes",
         "training": f"{fields['epochs']:,} epochs, {fields['seconds']:.1f} s, stopped by "
         f"{fields['stop_reason']}",
-        **_certificate_facts(fields),
+        **_certificate_facts(fields, fields["loss"]),
     }
     for split, by_k in fields["top_k_accuracy"].items():
         shown = [f"top-{k} {100 * by_k[k]:.2f}%" for k in ("1", "5", "10") if k in by_k]
@@ -156,7 +157,7 @@ def format_model(fields: dict[str, Any]) -> str:
     if fields["target"] == "multilabel":
         facts["labels"] = f"several a row, those that score more than {fields['threshold']:.6g}"
     if certificate:
-        facts |= _certificate_facts(certificate)
+        facts |= _certificate_facts(certificate, fields["loss"])
     return format_facts(facts)
 
 
@@ -169,8 +170,8 @@ def _format_loss(name: str, parameters: dict[str, Any]) -> str:
     return f"{name}, {listed}" if listed else name
 
 
-def _certificate_facts(fields: dict[str, Any]) -> dict[str, str]:
-    verdict = "certified" if fields["certified"] else "not certified"
+def _certificate_facts(fields: dict[str, Any], loss: str) -> dict[str, str]:
+    verdict = ("" if fields["certified"] else "not ") + what_is_certified(loss)
     return {
         "relative gap": f"{fields['relative_gap']:.3e}, asked {fields['tol']:g}: {verdict}",
         "primal": f"{fields['primal']:.10g}",

@@ -22,6 +22,7 @@ from dtopk.job import TrainResult, load_job
 from dtopk.job import train as run_job
 from dtopk.job.resumption import check_resumable
 from dtopk.job.run_folder import RunFolder
+from dtopk.losses import what_is_certified
 
 _STOP_REASONS = {
     "tolerance": "the gap reached the tolerance",
@@ -31,6 +32,10 @@ _STOP_REASONS = {
 }
 _LIMITS = {"max_epochs": "solver.max_epochs", "time_limit": "solver.time_limit_s"}
 """What ended training too early, by the reason of the stop."""
+_STATIONARY = (
+    "The loss is not convex. No weights are better by more than the gap as long as each row is "
+    "forgiven the classes that it is forgiven here; weights at which it is others may be."
+)
 
 
 @click.command()
@@ -98,16 +103,19 @@ def _check_store_folder(path: Path) -> None:
 def _describe(result: TrainResult) -> str:
     certificate = result.certificate
     gap = f"relative gap {certificate.relative_gap:.2e}"
+    kind = what_is_certified(result.model.loss)
     verdict = (
-        f"certified: {gap}, at most {certificate.tol:g}"
+        f"{kind}: {gap}, at most {certificate.tol:g}"
         if certificate.certified
-        else f"not certified: {gap}, asked {certificate.tol:g}"
+        else f"not {kind}: {gap}, asked {certificate.tol:g}"
     )
     parts = [
         f"{result.model.loss}, {result.epochs} epochs, {result.seconds:.1f} s; "
         f"{_STOP_REASONS[result.stop_reason]}",
         f"{verdict} (primal {certificate.primal:.8g}, dual {certificate.dual_value:.8g})",
     ]
+    if kind != "certified":
+        parts.append(_STATIONARY)
     if not certificate.certified:
         parts.append(_describe_going_on(result))
     if result.topk_accuracy:

@@ -16,6 +16,7 @@ from dtopk.engine.rows import (
     class_totals,
     find_improper,
 )
+from dtopk.engine.solvers import choose_solver, makes_duals
 
 if TYPE_CHECKING:
     from dtopk.engine.cluster_fit import fit_on_cluster
@@ -34,10 +35,12 @@ __all__ = [
     "StartPoint",
     "StoreRows",
     "balance_classes",
+    "choose_solver",
     "class_totals",
     "find_improper",
     "fit",
     "fit_on_cluster",
+    "makes_duals",
     "plan_rows",
 ]
 

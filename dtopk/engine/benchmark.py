@@ -14,7 +14,7 @@ from dtopk.engine.memory import free_memory
 from dtopk.engine.rows import StoreRows
 from dtopk.kernels.blas import gemm
 from dtopk.losses import Labels, LabelSets, Loss
-from dtopk.solvers.certificate import CertificateSums
+from dtopk.solvers.certificate import CertificateSums, choose_masks
 from dtopk.solvers.sdca import BlockUpdater, RowConversion, Timings, default_block_size
 from dtopk_storage import create_store, open_store
 
@@ -146,6 +146,9 @@ def measure_pass(
     given: Labels = labels
     if "multiclass" not in loss.targets:
         given = LabelSets.from_labels(labels)
+    if loss.n_masked:
+        # A pass is one over a convex problem: with what the loss leaves out at weights of zero.
+        given = choose_masks(loss, conversion, W, X, labels)
     limits, epochs, parts = [], [], []
     with threadpool_limits(threads or None, user_api="blas"):
         _warm_up(loss, X, given, n_classes, size)

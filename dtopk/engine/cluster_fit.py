@@ -16,12 +16,12 @@ from dtopk.engine.cluster_watch import list_workers
 from dtopk.engine.dask_team import DaskTeam
 from dtopk.engine.fit import check_run, describe_run, keep_duals, plan_layout
 from dtopk.engine.interruption import Interruption
+from dtopk.engine.leads import run_class
 from dtopk.engine.memory import MemoryPlan
 from dtopk.engine.options import FitOptions, StartPoint
 from dtopk.engine.plan import choose_plan, plan_cluster
 from dtopk.engine.records import Callback, FitResult
 from dtopk.engine.rows import StoreRows
-from dtopk.engine.sdca_run import SdcaRun
 from dtopk.engine.sizes import Sizes
 from dtopk.engine.team import MembersLost
 from dtopk.engine.worker import MemberSpec, StoreSource
@@ -92,16 +92,16 @@ def fit_on_cluster(
     """
     if client.asynchronous:
         raise ValueError("client must be one that waits for its results, got an asynchronous one.")
-    solver = check_run(rows, loss, options, dual_path, start)
+    choice = check_run(rows, loss, options, dual_path, start)
     wait_for_workers(client, min_workers, wait_s)
-    sizes = Sizes.of_rows(rows, options)
+    sizes = Sizes.of_rows(rows, options, loss)
     plan = _plan(sizes, list_workers(client, min_workers, wait_s), options)
     if state is None and not plan.duals_in_memory:
         raise ValueError(
             "state must be given, in a place that every worker sees, for duals that do not fit "
             "into the workers' memory, got None."
         )
-    layout = plan_layout(rows, options, plan, state)
+    layout = plan_layout(rows, options, plan, state, loss)
     with contextlib.ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
         source = StoreSource(
@@ -127,18 +127,18 @@ def fit_on_cluster(
             min_workers=min_workers, wait_s=wait_s, round_timeout_s=round_timeout_s,
         )  # fmt: skip
         team.stop = lambda: interruption.requested
-        run = SdcaRun(
-            rows, loss, options, layout, team, interruption, callbacks, solver,
+        run = run_class(choice.solver, loss)(
+            rows, loss, options, layout, team, interruption, callbacks, choice.solver,
             state=state, streamed=not plan.duals_in_memory, start=start,
         )  # fmt: skip
         team.report = run.report
         stack.enter_context(team)
 
         def finish(result: FitResult) -> FitResult:
-            kept = dual_path is not None and _keep_duals(team, rows, options, dual_path)
+            kept = dual_path is not None and _keep_duals(team, rows, loss, result, dual_path)
             return dataclasses.replace(result, duals_kept=kept)
 
-        result = run.run(describe_run(rows, loss, options, layout, plan, solver), finish)
+        result = run.run(describe_run(rows, loss, options, layout, plan, choice), finish)
     for callback in callbacks:
         callback.on_end(result)
     return result
@@ -152,11 +152,15 @@ def _name_run(state: RunState | None) -> str:
 
 
 def _keep_duals(
-    team: DaskTeam, rows: StoreRows, options: FitOptions, path: str | os.PathLike[str]
+    team: DaskTeam,
+    rows: StoreRows,
+    loss: Loss,
+    result: FitResult,
+    path: str | os.PathLike[str],
 ) -> bool:
     path = os.path.abspath(path)
     try:
-        return keep_duals(team, rows, options, path)
+        return keep_duals(team, rows, loss, result, path)
     except MembersLost:
         shutil.rmtree(path, ignore_errors=True)
         raise

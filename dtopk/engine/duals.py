@@ -22,6 +22,8 @@ class Duals(Protocol):
 
     shared: bool
     """Whether every process sees them where they are."""
+    absent: bool
+    """Whether there are none."""
 
     def load(self, block: int) -> Array:
         """Return the duals of a block, of shape (n_rows, n_classes), to be changed in place."""
@@ -81,6 +83,7 @@ class _HeldDuals(ABC):
     """
 
     shared = False
+    absent = False
 
     def __init__(self, blocks: tuple[PieceRange, ...], n_classes: int, dtype: DTypeLike) -> None:
         self._blocks = blocks
@@ -222,6 +225,7 @@ class StreamedDuals:
     """
 
     shared = True
+    absent = False
 
     def __init__(
         self, state: RunState, blocks: tuple[PieceRange, ...], n_classes: int, dtype: DTypeLike
@@ -286,3 +290,41 @@ class StreamedDuals:
         """See :meth:`Duals.restore`."""
         self._base, self._version = version, ""
         self._moved, self._kept = set(), set()
+
+
+class NoDuals:
+    """What a solver has that keeps no duals."""
+
+    shared = True
+    absent = True
+
+    def load(self, block: int) -> Array:
+        """Return nothing."""
+        return np.empty((0, 0))
+
+    def read(self, block: int, rows: NDArray[np.int64] | None = None) -> Array:
+        """Return nothing."""
+        return np.empty((0, 0))
+
+    def keep(self, block: int, dual: Array) -> None:
+        """Do nothing."""
+
+    def settle(self, theta: Mapping[int, float]) -> None:
+        """Do nothing."""
+
+    def put(self, block: int, dual: Array) -> None:
+        """Fail: there is no place for duals."""
+        raise AssertionError(block)
+
+    def drop(self, blocks: Iterable[int]) -> None:
+        """Do nothing."""
+
+    def begin(self, version: str) -> None:
+        """Do nothing."""
+
+    def save(self, state: RunState, version: str) -> int:
+        """Write nothing."""
+        return 0
+
+    def restore(self, state: RunState, version: str, blocks: Iterable[int]) -> None:
+        """Do nothing."""

@@ -13,18 +13,20 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dtopk.engine.blocks import Layout
-from dtopk.engine.duals import Duals, InPlaceDuals, MemoryDuals, StreamedDuals
+from dtopk.engine.duals import Duals, InPlaceDuals, MemoryDuals, NoDuals, StreamedDuals
 from dtopk.engine.interruption import Interruption
+from dtopk.engine.leads import member_class, run_class
 from dtopk.engine.member import Member
 from dtopk.engine.memory import MemoryPlan
 from dtopk.engine.options import FLOAT32_TOL, FitOptions, StartPoint
 from dtopk.engine.plan import plan_process
 from dtopk.engine.records import Callback, FitInfo, FitResult
 from dtopk.engine.rows import Rows, class_totals
-from dtopk.engine.sdca_run import SdcaRun
 from dtopk.engine.sizes import Sizes
+from dtopk.engine.solvers import Choice, choose_solver, keeps_duals, makes_duals
 from dtopk.engine.team import LocalTeam, Team
 from dtopk.losses import Loss
+from dtopk.solvers.block_frank_wolfe import FrankWolfeSteps
 from dtopk_storage import CheckpointError, RunState, create_dual, open_run_state
 
 logger = logging.getLogger(__name__)
@@ -76,25 +78,25 @@ def fit(
         If there is something at `dual_path`, or the state cannot be read or written. That the
         duals of a finished run cannot be kept is only logged.
     """
-    solver = check_run(rows, loss, options, dual_path, start)
+    choice = check_run(rows, loss, options, dual_path, start)
     with contextlib.ExitStack() as stack:
         stack.enter_context(threadpool_limits(options.threads or None, user_api="blas"))
         interruption = stack.enter_context(Interruption())
-        plan = plan_rows(rows, options)
-        layout = plan_layout(rows, options, plan, state)
+        plan = plan_rows(rows, options, loss)
+        layout = plan_layout(rows, options, plan, state, loss)
         if state is None and not plan.duals_in_memory:
             folder = tempfile.TemporaryDirectory(prefix="dtopk-", dir=scratch)
             state = open_run_state(Path(stack.enter_context(folder)) / "state")
         member = make_member(rows, loss, options, layout, plan, state)
         team = stack.enter_context(LocalTeam(member))
-        run = SdcaRun(
-            rows, loss, options, layout, team, interruption, callbacks, solver,
+        run = run_class(choice.solver, loss)(
+            rows, loss, options, layout, team, interruption, callbacks, choice.solver,
             state=state, streamed=not plan.duals_in_memory, start=start,
         )  # fmt: skip
         member.stop = lambda: interruption.requested
         member.report = run.report
-        result = run.run(describe_run(rows, loss, options, layout, plan, solver))
-        kept = dual_path is not None and keep_duals(team, rows, options, dual_path)
+        result = run.run(describe_run(rows, loss, options, layout, plan, choice))
+        kept = keep_duals(team, rows, loss, result, dual_path)
         result = dataclasses.replace(result, duals_kept=kept)
     for callback in callbacks:
         callback.on_end(result)
@@ -107,15 +109,15 @@ def check_run(
     options: FitOptions,
     dual_path: str | os.PathLike[str] | None,
     start: StartPoint | None,
-) -> str:
-    """Refuse what cannot be trained, before anything is read but labels; return the solver's name.
+) -> Choice:
+    """Refuse what cannot be trained, before anything is read but labels; choose the solver.
 
     Raises
     ------
     ValueError, CheckpointError
         As `fit`.
     """
-    solver = choose_solver(loss, options.solver)
+    choice = choose_solver(loss, options.solver)
     loss.check_n_classes(rows.n_classes)
     n_present = np.count_nonzero(class_totals(rows))
     if n_present < 2:
@@ -123,13 +125,15 @@ def check_run(
     if dual_path is not None and Path(dual_path).exists():
         raise CheckpointError(f"{str(dual_path)!r} exists already. Choose another path for duals.")
     _check_start(rows, options, start)
+    if start is not None and choice.solver == "pegasos":
+        raise ValueError("solver must not be 'pegasos' for a warm start: it begins at zero.")
     if options.dtype == "float32" and options.tol < FLOAT32_TOL:
         logger.warning(
             "tol = %g may be out of reach of float32, whose weights carry 7 digits. "
             "Compute in float64.",
             options.tol,
         )
-    return solver
+    return choice
 
 
 def _check_start(rows: Rows, options: FitOptions, start: StartPoint | None) -> None:
@@ -164,13 +168,16 @@ def make_member(
         There must be one if the plan streams the duals.
     """
     duals: Duals
-    if plan.duals_in_memory:
+    solver = choose_solver(loss, options.solver).solver
+    if not keeps_duals(loss, solver):
+        duals = NoDuals()
+    elif plan.duals_in_memory:
         kind = InPlaceDuals if layout.n_partitions == 1 else MemoryDuals
         duals = kind(layout.blocks, rows.n_classes, options.dtype)
     else:
         assert state is not None
         duals = StreamedDuals(state, layout.blocks, rows.n_classes, options.dtype)
-    return Member(
+    return member_class(solver, loss)(
         rows,
         loss,
         options,
@@ -178,11 +185,12 @@ def make_member(
         duals,
         keep_features=plan.features_in_memory,
         state=state,
+        steps=FrankWolfeSteps(loss) if solver == "block_frank_wolfe" else None,
     )
 
 
 def describe_run(
-    rows: Rows, loss: Loss, options: FitOptions, layout: Layout, plan: MemoryPlan, solver: str
+    rows: Rows, loss: Loss, options: FitOptions, layout: Layout, plan: MemoryPlan, choice: Choice
 ) -> FitInfo:
     """Say what is known at the start."""
     return FitInfo(
@@ -190,7 +198,8 @@ def describe_run(
         n_features=rows.n_features,
         n_classes=rows.n_classes,
         loss_name=loss.name,
-        solver=solver,
+        solver=choice.solver,
+        solver_reason=choice.reason if options.solver == "auto" else "",
         tol=options.tol,
         max_epochs=options.max_epochs,
         features_in_memory=plan.features_in_memory,
@@ -200,7 +209,11 @@ def describe_run(
 
 
 def plan_layout(
-    rows: Rows, options: FitOptions, plan: MemoryPlan, state: RunState | None = None
+    rows: Rows,
+    options: FitOptions,
+    plan: MemoryPlan,
+    state: RunState | None,
+    loss: Loss,
 ) -> Layout:
     """Cut rows and weights.
 
@@ -215,26 +228,41 @@ def plan_layout(
     streamed = not (plan.features_in_memory and plan.duals_in_memory)
     if manifest is not None:
         streamed = manifest["layout"]["streamed"]
-    return Sizes.of_rows(rows, options).make_layout(streamed=streamed)
+    return Sizes.of_rows(rows, options, loss).make_layout(streamed=streamed)
 
 
-def keep_duals(team: Team, rows: Rows, options: FitOptions, path: str | os.PathLike[str]) -> bool:
+def keep_duals(
+    team: Team,
+    rows: Rows,
+    loss: Loss,
+    result: FitResult,
+    path: str | os.PathLike[str] | None,
+) -> bool:
     """Write the duals to a file of their own; say whether all are there.
 
     Parameters
     ----------
     team : Team
     rows : Rows
-    options : FitOptions
-    path : path-like
-        Folder to be made.
+    loss : Loss
+    result : FitResult
+    path : path-like or None
+        Folder to be made; None: they are not wanted.
     """
+    if path is None:
+        return False
+    if not makes_duals(loss, result.solver):
+        logger.info(
+            "Solver %r keeps no duals of loss %r, so that none are written.",
+            result.solver, loss.name,
+        )  # fmt: skip
+        return False
     try:
         file = create_dual(
             path,
             n_samples=rows.n_stored,
             n_classes=rows.n_classes,
-            dtype=options.dtype,
+            dtype=result.W.dtype.name,
             chunk_rows=rows.chunk_rows,
         )
         team.call("write_duals", file)
@@ -245,36 +273,15 @@ def keep_duals(team: Team, rows: Rows, options: FitOptions, path: str | os.PathL
     return True
 
 
-def choose_solver(loss: Loss, name: str) -> str:
-    """Return the solver of that name, or for 'auto' the first one that can train the loss.
-
-    Parameters
-    ----------
-    loss : Loss
-    name : str
-
-    Raises
-    ------
-    ValueError
-        If the solver cannot train the loss.
-    """
-    if name == "auto":
-        return loss.solvers[0]
-    if name not in loss.solvers:
-        raise ValueError(
-            f"solver for loss {loss.name!r} must be 'auto' or one of "
-            f"{', '.join(map(repr, loss.solvers))}, got {name!r}."
-        )
-    return name
-
-
-def plan_rows(rows: Rows, options: FitOptions) -> MemoryPlan:
+def plan_rows(rows: Rows, options: FitOptions, loss: Loss | None = None) -> MemoryPlan:
     """Decide what of a run is held in memory, before it starts.
 
     Parameters
     ----------
     rows : Rows
     options : FitOptions
+    loss : Loss, optional
+        None for one that SDCA trains.
 
     Returns
     -------
@@ -286,5 +293,5 @@ def plan_rows(rows: Rows, options: FitOptions) -> MemoryPlan:
         If memory does not suffice, with the arithmetic; or if there are fewer blocks than
         partitions.
     """
-    sizes = Sizes.of_rows(rows, options)
+    sizes = Sizes.of_rows(rows, options, loss)
     return plan_process(sizes, limit_bytes=options.memory_limit_bytes).memory

@@ -58,6 +58,7 @@ def list_holdings(
         *_list_weights(sizes, layout, n_members),
         *_list_features(sizes, layout, n_members, memory),
         *_list_duals(sizes, layout, n_members, memory),
+        _list_masks(sizes, layout, n_members),
         *_list_transit(sizes, memory),
     ]
     if whole_process:
@@ -116,6 +117,32 @@ def _list_weights(sizes: Sizes, layout: Layout, n_members: int) -> list[Holding]
         _steady(
             "centre of the accelerated loop", kept * sizes.itemsize if sizes.accelerated else 0
         ),
+        _steady(
+            "weights that rows' masks are chosen at",
+            sizes.weights_bytes if sizes.needs.masked else 0,
+        ),
+        *_list_vectors(sizes, layout, kept),
+    ]
+
+
+def _list_vectors(sizes: Sizes, layout: Layout, kept: int) -> list[Holding]:
+    """List what a solver of passes keeps of matrices that are as large as W."""
+    needs = sizes.needs
+    if not needs.passes:
+        return []
+    vectors = kept * (needs.vectors * sizes.itemsize + needs.exact_vectors * 8)
+    sums = sizes.weights_bytes + sizes.exact_bytes
+    metric = kept // sizes.n_classes * sizes.width * sizes.itemsize if needs.metric else 0
+    return [
+        _steady(f"{needs.vectors + needs.exact_vectors} vectors of the solver", vectors),
+        Holding(name="sums of a pass", in_round=sums, at_certificate=0),
+        _steady("metric of the features", metric),
+        # It is made before the first pass, from its sum and its factor.
+        Holding(
+            name="making that metric",
+            in_round=3 * sizes.width**2 * 8 if needs.metric else 0,
+            at_certificate=0,
+        ),
     ]
 
 
@@ -133,6 +160,8 @@ def _list_features(
 
 
 def _list_duals(sizes: Sizes, layout: Layout, n_members: int, memory: MemoryPlan) -> list[Holding]:
+    if not sizes.needs.duals:
+        return []
     row_bytes = sizes.n_classes * sizes.itemsize
     block_bytes = largest_block(layout) * row_bytes
     if not memory.duals_in_memory:
@@ -143,12 +172,20 @@ def _list_duals(sizes: Sizes, layout: Layout, n_members: int, memory: MemoryPlan
     proposed = min(int(share * rows) + largest_block(layout), rows) * row_bytes
     return [
         _steady(f"duals of {rows:,} rows", rows * row_bytes),
+        _steady("what the last passes have found of them", sizes.needs.rows * rows * row_bytes),
         Holding(
             name="duals that a round proposes, or that come from others",
             in_round=0 if layout.n_partitions == 1 else proposed,
             at_certificate=0,
         ),
     ]
+
+
+def _list_masks(sizes: Sizes, layout: Layout, n_members: int) -> Holding:
+    """Count the classes that rows leave out, with their labels: a certificate finds the next."""
+    row_bytes = 4 * (sizes.needs.masked + 1) if sizes.needs.masked else 0
+    size = member_rows(layout, n_members) * row_bytes
+    return Holding(name="masks of the rows", in_round=size, at_certificate=2 * size)
 
 
 def _list_transit(sizes: Sizes, memory: MemoryPlan) -> list[Holding]:

@@ -31,10 +31,10 @@ from dtopk.engine.messages import (
 from dtopk.engine.options import FitOptions, StartPoint
 from dtopk.engine.rows import Rows
 from dtopk.kernels.blas import gemm
-from dtopk.losses import Labels, LabelSets, Loss, join_labels
+from dtopk.losses import Labels, LabelSets, Loss, MaskedLabels, join_labels
 from dtopk.solvers.acceleration import MovingCentre
 from dtopk.solvers.certificate import CertificateSums
-from dtopk.solvers.sdca import BlockUpdater, RowConversion, default_block_size
+from dtopk.solvers.sdca import BlockUpdater, RowConversion, RowSolver, default_block_size
 from dtopk_storage import DualFile, RunState
 
 Array = NDArray[Any]
@@ -85,6 +85,8 @@ class Member:
         Whether rows stay in memory once they have been read.
     state : RunState or None
         Where the run's state is written.
+    steps : RowSolver or None
+        What takes the place of the loss's exact updates of rows; None: they are made.
     stop : callable
         Says whether to end a sweep after the block in work.
     report : callable
@@ -104,12 +106,15 @@ class Member:
         *,
         keep_features: bool,
         state: RunState | None = None,
+        steps: RowSolver | None = None,
         stop: Callable[[], bool] = lambda: False,
         report: Callable[[int], None] = lambda added: None,
         pulse: Callable[[], None] = lambda: None,
     ) -> None:
         self.rows = rows
         self.loss = loss
+        # Of a loss that is not convex, what its duals are feasible for whatever they leave out.
+        self.solved: Loss = loss.convex_start if loss.n_masked else loss
         self.options = options
         self.layout = layout
         self.duals = duals
@@ -122,8 +127,11 @@ class Member:
         self.W: Array = np.zeros((self.conversion.width, rows.n_classes), dtype)
         size = options.block_size or default_block_size(rows.n_classes)
         largest = max(block.n_rows for block in layout.blocks)
-        self.updater = BlockUpdater(loss, self.conversion, rows.n_classes, min(size, largest))
-        self.feed = Feed(rows, layout.blocks, duals, keep_features=keep_features)
+        self._steps = loss if steps is None else steps
+        self.updater = BlockUpdater(
+            self._steps, self.conversion, rows.n_classes, min(size, largest)
+        )
+        self.feed = self._make_feed(keep_features)
         self._alone = layout.n_partitions == 1
         self._peers: Peers = NoPeers()
         self.take_place(
@@ -134,6 +142,9 @@ class Member:
         self._partition_of: Sequence[int] = ()
         self._has_leftovers = False
         self._version = ""
+
+    def _make_feed(self, keep_features: bool) -> Feed:
+        return Feed(self.rows, self.layout.blocks, self.duals, keep_features=keep_features)
 
     def close(self) -> None:
         """End the background thread."""
@@ -153,15 +164,19 @@ class Member:
 
     def compile(self) -> None:
         """Call every kernel once, on a row of zeros, so that no sweep waits for the compiler."""
-        X = np.zeros((1, self.rows.n_features), self.rows.dtype)
-        label = np.zeros(1, np.int32)
-        is_single = "multiclass" in self.loss.targets
-        labels: Labels = label if is_single else LabelSets.from_labels(label)
-        costs = np.ones(1, self.W.dtype)
+        self._compile(self.loss, self._steps, self.example_labels())
+
+    def _compile(self, loss: Loss, steps: RowSolver, labels: Labels) -> None:
+        X, costs = np.zeros((1, self.rows.n_features), self.rows.dtype), np.ones(1, self.W.dtype)
         W, dual = np.zeros_like(self.W), np.zeros((1, self.rows.n_classes), self.W.dtype)
-        updater = BlockUpdater(self.loss, self.conversion, self.rows.n_classes, 1)
+        updater = BlockUpdater(steps, self.conversion, self.rows.n_classes, 1)
         updater.update(X, labels, costs, dual, np.zeros(1, np.int64), W, 1.0)
-        CertificateSums(self.loss, self.conversion, W).add(X, labels, costs, dual)
+        CertificateSums(loss, self.conversion, W).add(X, labels, costs, dual)
+
+    def example_labels(self) -> Labels:
+        """Make the labels of one row, of the kind that the loss takes."""
+        label = np.zeros(1, np.int32)
+        return label if "multiclass" in self.loss.targets else LabelSets.from_labels(label)
 
     # What others ask for.
 
@@ -335,7 +350,8 @@ class Member:
         costs = self.options.C * visit.piece.weight
         if self.options.class_weight is not None:
             labels = visit.piece.labels
-            assert not isinstance(labels, LabelSets)  # Their classes have no weights.
+            labels = labels.labels if isinstance(labels, MaskedLabels) else labels
+            assert isinstance(labels, np.ndarray)  # The classes of sets have no weights.
             costs = costs * self.options.class_weight[labels]
         return costs
 
@@ -460,9 +476,9 @@ class Member:
             part = slice(first, first + self.updater.block_size)
             scores = self._scores(X[part], self.W).astype(np.float64)
             a = dual[part].astype(np.float64)
-            duals = self.loss.make_feasible(a, labels[part], costs[part])
+            duals = self.solved.make_feasible(a, labels[part], costs[part])
             # In float64 as the certificate's: one kernel less to compile.
-            losses = costs[part] * self.loss.values(scores, labels[part])
+            losses = costs[part] * self.solved.values(scores, labels[part])
             gap += float((losses - duals + np.einsum("ij,ij->i", a, scores)).sum())
         return gap
 
@@ -482,9 +498,10 @@ class Member:
         add: Callable[[Visit, CertificateSums], None],
         *,
         update: bool,
+        solved: Loss | None = None,
     ) -> PartitionSums:
         """Visit a partition's blocks; keep the duals' weights for the slices' keepers."""
-        parts = CertificateSums(self.loss, self.conversion, weights)
+        parts = CertificateSums(solved or self.loss, self.conversion, weights)
         blocks, losses, duals = self._owned[partition], [], []
         visits = self.feed.visit(blocks, update=update)
         with contextlib.closing(visits):
@@ -496,7 +513,11 @@ class Member:
                 duals.append(parts.dual_sum - dual)
         self._moves[partition] = parts.dual_weights
         return PartitionSums(
-            partition=partition, blocks=tuple(blocks), losses=tuple(losses), duals=tuple(duals)
+            partition=partition,
+            blocks=tuple(blocks),
+            losses=tuple(losses),
+            duals=tuple(duals),
+            linear=parts.linear_sum,
         )
 
     def sum_exact(self) -> list[ExactNorms]:
@@ -532,7 +553,10 @@ class Member:
         def add(visit: Visit, parts: CertificateSums) -> None:
             self._start_block(visit, start, weights, parts)
 
-        sums = [self._sum_partition(k, weights, add, update=True) for k in self._hosted]
+        sums = [
+            self._sum_partition(k, weights, add, update=True, solved=self.solved)
+            for k in self._hosted
+        ]
         self.duals.settle(dict.fromkeys(range(len(self.layout.blocks)), 1.0))
         return sums
 
@@ -550,7 +574,7 @@ class Member:
             else:
                 gradients = self.loss.gradients(self._scores(X, weights), labels)
                 a = -cost[:, None] * gradients.astype(np.float64)
-            self.loss.make_feasible(a, labels, cost)
+            self.solved.make_feasible(a, labels, cost)
             visit.dual[part] = a
             parts.add(X, labels, cost, visit.dual[part])
 

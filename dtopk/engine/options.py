@@ -12,7 +12,10 @@ from dtopk_storage import DualFile
 
 Array = NDArray[Any]
 
-SOLVERS = ("auto", "sdca")
+SOLVERS = (
+    "auto", "sdca", "frank_wolfe", "block_frank_wolfe", "frank_wolfe_fixed", "lbfgs",
+    "gradient_descent", "pegasos",
+)  # fmt: skip
 ACCELERATIONS = ("auto", "off")
 AGGREGATIONS = ("exact", "adding", "averaging")
 FLOAT32_TOL = 1e-6
@@ -20,7 +23,7 @@ FLOAT32_TOL = 1e-6
 
 _LEAST = {
     "max_epochs": 1, "block_size": 0, "seed": 0, "threads": 0, "partitions": 1, "block_rows": 0,
-    "rounds_per_epoch": 0,
+    "rounds_per_epoch": 0, "atoms": -1,
 }  # fmt: skip
 
 
@@ -47,7 +50,7 @@ class FitOptions:
     time_limit_s: float = math.inf
     """Seconds after which training stops all the same."""
     solver: str = "auto"
-    """'sdca', or 'auto' for the solver that suits the loss."""
+    """Name of a solver, or 'auto' for the one that suits the loss."""
     dtype: str = "float32"
     """Of weights, scores and duals: 'float32' or 'float64'."""
     block_size: int = 0
@@ -56,6 +59,9 @@ class FitOptions:
     """Of the order of the rows."""
     acceleration: str = "auto"
     """Accelerated outer loop: 'auto', as strong as it pays, or 'off'."""
+    atoms: int = -1
+    """Directions that 'frank_wolfe' keeps apart, to take the best mixture of them: -1 as many as
+    pay; 0 none, which leaves the plain method with exact line search."""
     constant: float = 0.0
     """Value of the constant feature whose weights are the intercept; 0: no intercept."""
     mean: Array | None = None

@@ -36,6 +36,8 @@ class FitInfo:
     """Whether the duals are held in memory, or read and written every epoch."""
     n_partitions: int = 1
     """Parts that the rows are dealt to."""
+    solver_reason: str = ""
+    """Why the solver was chosen; empty where it was asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,9 @@ class EpochRecord:
     """Seconds of the member in the middle, in the same round."""
     late: str = ""
     """That member, where it took half as long again as the one in the middle."""
+    masking: int = 0
+    """Of a loss that is not convex: how many times it has been chosen what rows leave out. Unless
+    `exact`, primal and dual value are those of the convex problem being solved."""
 
 
 class Callback:

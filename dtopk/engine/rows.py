@@ -99,8 +99,10 @@ def class_totals(rows: Rows) -> NDArray[np.float64]:
     for piece in rows.pieces:
         labels, weight = rows.read_labels(piece)
         if isinstance(labels, LabelSets):
-            weight = np.repeat(weight, labels.counts)
-        codes = labels.indices if isinstance(labels, LabelSets) else labels
+            weight, codes = np.repeat(weight, labels.counts), labels.indices
+        else:
+            assert isinstance(labels, np.ndarray)
+            codes = labels
         totals += np.bincount(codes, weights=weight, minlength=rows.n_classes)
     return totals
 

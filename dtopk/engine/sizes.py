@@ -1,6 +1,6 @@
 """The sizes of a run, and how they are shared out to its members."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -8,6 +8,8 @@ from numpy.typing import DTypeLike
 from dtopk.engine.blocks import Layout, make_layout
 from dtopk.engine.options import FitOptions
 from dtopk.engine.rows import PieceRange, Rows
+from dtopk.engine.solvers import Needs, find_needs
+from dtopk.losses import Loss
 from dtopk.solvers.sdca import default_block_size
 
 
@@ -45,18 +47,23 @@ class Sizes:
     """Whether the features are in memory already, and count for nothing."""
     threads: int = 1
     """Threads of the matrix products."""
+    needs: Needs = field(default_factory=Needs)
+    """What the solver keeps beside weights and features."""
 
     @classmethod
-    def of_rows(cls, rows: Rows, options: FitOptions) -> "Sizes":
+    def of_rows(cls, rows: Rows, options: FitOptions, loss: Loss | None = None) -> "Sizes":
         """Take them from rows and options of a run.
 
         Parameters
         ----------
         rows : Rows
         options : FitOptions
+        loss : Loss, optional
+            None for one that SDCA trains.
         """
         return cls._make(
             options,
+            loss,
             pieces=tuple(rows.pieces),
             chunk_rows=min(rows.chunk_rows, rows.n_stored) if rows.resident else rows.chunk_rows,
             n_features=rows.n_features,
@@ -69,6 +76,7 @@ class Sizes:
     def of_numbers(
         cls,
         options: FitOptions,
+        loss: Loss | None = None,
         *,
         n_samples: int,
         n_features: int,
@@ -81,6 +89,8 @@ class Sizes:
         Parameters
         ----------
         options : FitOptions
+        loss : Loss, optional
+            None for one that SDCA trains.
         n_samples, n_features, n_classes : int
         dtype : dtype
             Of the features at rest.
@@ -94,6 +104,7 @@ class Sizes:
         )
         return cls._make(
             options,
+            loss,
             pieces=pieces,
             chunk_rows=chunk_rows,
             n_features=n_features,
@@ -106,6 +117,7 @@ class Sizes:
     def _make(
         cls,
         options: FitOptions,
+        loss: Loss | None,
         *,
         pieces: tuple[PieceRange, ...],
         chunk_rows: int,
@@ -114,6 +126,8 @@ class Sizes:
         n_classes: int,
         resident: bool,
     ) -> "Sizes":
+        width = n_features + (options.constant != 0)
+        needs = Needs() if loss is None else find_needs(loss, options, width, n_classes)
         return cls(
             pieces=pieces,
             chunk_rows=chunk_rows,
@@ -127,7 +141,8 @@ class Sizes:
             block_rows=options.block_rows,
             n_rounds=options.rounds_per_epoch,
             fixed=options.aggregation != "exact",
-            accelerated=options.acceleration != "off",
+            accelerated=options.acceleration != "off" and not needs.passes,
+            needs=needs,
             resident=resident,
             threads=options.threads or 1,
         )
@@ -164,8 +179,8 @@ class Sizes:
 
     @property
     def duals_bytes(self) -> int:
-        """Bytes of the duals of all training rows."""
-        return self.n_samples * self.n_classes * self.itemsize
+        """Bytes of the duals of all training rows; 0 where the solver keeps none."""
+        return self.n_samples * self.n_classes * self.itemsize * self.needs.duals
 
     def make_layout(self, *, streamed: bool) -> Layout:
         """Cut rows and weights as the run will.

@@ -1,6 +1,7 @@
 """Estimators with scikit-learn's conventions, over the same engine as training jobs."""
 
 from dtopk.estimators.classifier import TopKClassifier
+from dtopk.estimators.kernel import KernelTopKClassifier
 from dtopk.estimators.multilabel import MultilabelClassifier
 
-__all__ = ["MultilabelClassifier", "TopKClassifier"]
+__all__ = ["KernelTopKClassifier", "MultilabelClassifier", "TopKClassifier"]

@@ -75,6 +75,9 @@ class TopKClassifier(ClassifierMixin, CertifiedLinearModel):
     over ``W`` (n_features, n_classes), with the sample weights s_i, by stochastic dual coordinate
     ascent. Training stops once the relative duality gap ``(P - D) / max(|P|, |D|)`` is at most
     `tol`: the dual value D is a lower bound of the minimum, so no weights can be better by more.
+    For the two losses that are not convex, 'truncated_topk_entropy' and 'calibrated_topk_hinge', D
+    bounds the problem that leaves out the classes which each row is forgiven at the weights: these
+    are a stationary point, and not always the best of all.
 
     Parameters
     ----------
@@ -113,8 +116,10 @@ class TopKClassifier(ClassifierMixin, CertifiedLinearModel):
     time_limit_s : float or None, default=None
         Seconds after which training stops all the same, with a `ConvergenceWarning`; None: no
         limit.
-    solver : {'auto', 'sdca'}, default='auto'
-        'auto' takes the solver that suits the loss.
+    solver : str, default='auto'
+        'sdca', 'frank_wolfe', 'frank_wolfe_fixed', 'block_frank_wolfe', 'lbfgs',
+        'gradient_descent' or 'pegasos', of which `dtopk losses` lists those that serve the loss;
+        'auto' takes the one that suits it.
     acceleration : {'auto', 'off'}, default='auto'
         Accelerated outer loop, 'auto' as strong as it pays. It changes the passes needed alone.
     dtype : {'float32', 'float64'}, default='float32'
@@ -164,7 +169,7 @@ class TopKClassifier(ClassifierMixin, CertifiedLinearModel):
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Their names, where X had any.
     duality_gap_ : float
-        P(W) - D: no weights have an objective that is smaller by more.
+        P(W) - D: no weights have an objective that is smaller by more, if the loss is convex.
     certificate_ : dtopk.solvers.certificate.Certificate
         P, D, and their absolute and relative gap, recomputed in float64 for the weights kept.
     history_ : tuple of dtopk.engine.EpochRecord

@@ -14,6 +14,7 @@ from sklearn.utils.validation import validate_data
 
 from dtopk.engine import FLOAT32_TOL, Callback, EpochRecord, FitResult, Rows
 from dtopk.estimators.inputs import iter_features
+from dtopk.losses import what_is_certified
 from dtopk.solvers.certificate import Certificate
 from dtopk_storage import FeatureStore
 
@@ -38,6 +39,7 @@ class CertifiedLinearModel(BaseEstimator):
 
     dtype: str
     tol: float
+    loss: str
     coef_: Array
     intercept_: Array
     n_features_in_: int
@@ -61,10 +63,13 @@ class CertifiedLinearModel(BaseEstimator):
             advice = "Raise time_limit_s"
         if self.dtype == "float32" and self.tol < FLOAT32_TOL:
             advice += ", set dtype='float64'"
+        which = "the optimum"
+        if what_is_certified(self.loss) != "certified":
+            which = "a stationary point, of which the certificate says more,"
         return (
             f"The relative duality gap is {result.certificate.relative_gap:.3g} after "
             f"{result.epochs} epochs ({result.seconds:.1f} s), above tol={self.tol:g}: the weights "
-            f"are this far from the optimum at most. {advice}, scale the features "
+            f"are this far from {which} at most. {advice}, scale the features "
             "(StandardScaler), or lower C."
         )
 

@@ -72,8 +72,10 @@ class MultilabelClassifier(ClassifierMixin, CertifiedLinearModel):
         `ConvergenceWarning`.
     time_limit_s : float or None, default=None
         Seconds after which training stops all the same; None: no limit.
-    solver : {'auto', 'sdca'}, default='auto'
-        'auto' takes the solver that suits the loss.
+    solver : str, default='auto'
+        'sdca', 'frank_wolfe', 'frank_wolfe_fixed', 'block_frank_wolfe', 'lbfgs',
+        'gradient_descent' or 'pegasos', of which `dtopk losses` lists those that serve the loss;
+        'auto' takes the one that suits it.
     acceleration : {'auto', 'off'}, default='auto'
         Accelerated outer loop, 'auto' as strong as it pays.
     dtype : {'float32', 'float64'}, default='float32'

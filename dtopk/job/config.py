@@ -103,7 +103,9 @@ class SolverSection:
     """How the problem is solved, and when the solver stops."""
 
     name: str = "auto"
-    """Name of the solver; 'auto' takes the one that suits the loss."""
+    """Name of the solver: 'sdca', 'frank_wolfe', 'frank_wolfe_fixed', 'block_frank_wolfe', 'lbfgs',
+    'gradient_descent' or 'pegasos', of which `dtopk losses` lists those that serve a loss; 'auto'
+    takes the one that suits it."""
     tol: float = 1e-3
     """Relative duality gap, below 1, at which the model counts as optimal and training stops."""
     max_epochs: int = 200
@@ -118,7 +120,10 @@ class SolverSection:
     seed: int = 0
     """Seed of the order in which rows are visited."""
     acceleration: str = "auto"
-    """Accelerated outer loop: 'auto', as strong as it pays, or 'off'."""
+    """Accelerated outer loop of SDCA: 'auto', as strong as it pays, or 'off'."""
+    atoms: int = -1
+    """Directions that 'frank_wolfe' keeps apart, to take the best mixture of them: -1 as many as
+    pay; 0 none, which leaves the plain method with exact line search."""
     warm_start: str = ""
     """Run folder whose duals, or model file whose weights training starts from; empty: start
     at zero. The rows or features must be the same; loss and C may differ."""
@@ -134,6 +139,7 @@ class SolverSection:
         check_choice("solver.dtype", self.dtype, ("float32", "float64"))
         check_at_least("solver.block_size", self.block_size, 0)
         check_at_least("solver.seed", self.seed, 0)
+        check_at_least("solver.atoms", self.atoms, -1)
         check_choice("solver.acceleration", self.acceleration, ("auto", "off"))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dtopk.engine import choose_solver, makes_duals
 from dtopk.job.problem import Problem
 
 MODEL_OVERHEAD_BYTES = 1 << 16
@@ -42,7 +43,8 @@ def check_disk_space(problem: Problem, run_dir: Path) -> None:
     model_bytes = MODEL_OVERHEAD_BYTES + n_features * n_classes * itemsize
     if free < model_bytes:
         raise _too_little(run_dir, model_bytes, "the model", free, "")
-    duals_bytes = problem.rows.n_stored * n_classes * itemsize
+    solver = choose_solver(problem.loss, problem.options.solver).solver
+    duals_bytes = problem.rows.n_stored * n_classes * itemsize * makes_duals(problem.loss, solver)
     has_state = not problem.job.output.state_url
     streamed = not problem.duals_in_memory
     if has_state and streamed and free < _LEAST_SHARE * duals_bytes:

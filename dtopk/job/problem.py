@@ -153,7 +153,7 @@ def build_problem(
             f"got {n_present}. Set by data.train of the job."
         )
     options = _make_options(store, job, totals)
-    duals_in_memory = in_workers or _plan_duals(rows, options)
+    duals_in_memory = in_workers or _plan_duals(rows, options, loss)
     return Problem(
         job=job,
         store=store,
@@ -222,10 +222,10 @@ def _check_sets(rows: StoreRows, job: TrainJob) -> int:
     return n_skipped
 
 
-def _plan_duals(rows: StoreRows, options: FitOptions) -> bool:
+def _plan_duals(rows: StoreRows, options: FitOptions, loss: Loss) -> bool:
     """Find out whether the duals fit into this process's memory."""
     try:
-        return plan_rows(rows, options).duals_in_memory
+        return plan_rows(rows, options, loss).duals_in_memory
     except ValueError as error:
         is_cut = str(error).startswith("partitions")
         key = "cluster.partitions" if is_cut else "resources.memory_limit"
@@ -283,6 +283,7 @@ def _make_options(store: FeatureStore, job: TrainJob, totals: NDArray[np.float64
         block_size=solver.block_size,
         seed=solver.seed,
         acceleration=solver.acceleration,
+        atoms=solver.atoms,
         constant=model.intercept_scaling if model.fit_intercept else 0.0,
         mean=mean,
         inverse_scale=inverse_scale,

@@ -14,6 +14,7 @@ from dtopk.job.names import naming_key
 from dtopk.job.problem import Problem
 from dtopk.job.result import TrainResult
 from dtopk.job.run_folder import RunFolder, RunRecord
+from dtopk.losses import what_is_certified
 
 if TYPE_CHECKING:
     from dtopk.tracking import MlflowRun
@@ -140,7 +141,8 @@ def record_outcome(run: "MlflowRun", folder: RunFolder, result: TrainResult) -> 
 def _note(result: TrainResult) -> str:
     """Describe the run in Markdown; MLflow's page shows the first three lines or so."""
     certificate = result.certificate
-    verdict = "certified" if certificate.certified else "**not converged**"
+    kind = what_is_certified(result.model.loss)
+    verdict = kind if certificate.certified else "**not converged**"
     accuracies = [
         f"{split} " + ", ".join(f"top-{k} {100 * by_k[k]:.2f}%" for k in _TRACKED_K if k in by_k)
         for split, by_k in result.topk_accuracy.items()

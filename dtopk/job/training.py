@@ -32,6 +32,7 @@ from dtopk.job.resumption import (
 from dtopk.job.run_folder import RunFolder, RunRecord, name_run_folder
 from dtopk.job.scoring import evaluate_label_sets, evaluate_split, summarise_label_sets
 from dtopk.job.workers import check_sight, open_workers, spread_problem
+from dtopk.losses import what_is_certified
 from dtopk.model import Model
 from dtopk.plots import draw_convergence, draw_topk_accuracy, save_png
 from dtopk_storage import FeatureStore, RunLock, RunState, open_run_state, open_store
@@ -399,5 +400,7 @@ def _describe(problem: Problem, result: TrainResult) -> str:
         for name, value in parameters.items()
     )
     gap = result.certificate.relative_gap
-    kind = "certified" if result.certificate.certified else "not converged:"
+    kind = what_is_certified(result.model.loss)
+    kind = kind if kind == "certified" else f"{kind}:"
+    kind = kind if result.certificate.certified else "not converged:"
     return f"{result.model.loss}, {listed}: {kind} gap {gap:.1e} after {result.epochs} epochs"

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dtopk.engine import balance_classes, class_totals
+from dtopk.engine import balance_classes, class_totals, makes_duals
 from dtopk.job.config import TrainJob
 from dtopk.job.files import load_job
 from dtopk.job.names import build_loss
 from dtopk.job.problem import open_rows
 from dtopk.job.run_folder import RunFolder
-from dtopk.losses import LabelSets
 from dtopk.model import Model, load_model
 from dtopk.solvers.certificate import Certificate, CertificateSums
 from dtopk.solvers.sdca import RowConversion
@@ -54,6 +53,13 @@ def verify_run(
     folder = RunFolder(path=Path(path))
     job = load_job(folder.job)
     stated = read_result(folder)
+    loss = build_loss(job)
+    if not makes_duals(loss, stated.get("solver", "sdca")):
+        raise CheckpointError(
+            f"run {str(folder.path)!r} must have duals for its certificate to be computed, but "
+            f"solver {stated['solver']!r} keeps none of loss {loss.name!r}. Train with one that "
+            "does: 'sdca' or 'block_frank_wolfe'."
+        )
     if not folder.model.is_file() or not folder.dual.is_dir():
         raise CheckpointError(
             f"run {str(folder.path)!r} must have 'model.npz' and 'dual' for its certificate to be "
@@ -128,7 +134,7 @@ def _sum_rows(
         piece = rows.read(piece_range)
         costs = job.model.C * piece.weight
         if class_weight is not None:
-            assert not isinstance(piece.labels, LabelSets)  # Their classes have no weights.
+            assert isinstance(piece.labels, np.ndarray)  # The classes of sets have no weights.
             costs *= class_weight[piece.labels]
         values = dual.read(piece_range.start, piece_range.stop)
         sums.add(piece.X, piece.labels, costs, values)

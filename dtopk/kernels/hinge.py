@@ -236,35 +236,3 @@ def feasible_hinge_duals(dual, labels, costs, domain, k, gamma, smoothing, value
         for j in range(m):
             dual[i, j] = -x[j]
         dual[i, label] = total
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def hinge_subgradients(scores, labels, domain, k, out):
-    """Write one subgradient of the unsmoothed loss at every row into out (n_rows, m).
-
-    1/k on the classes of the largest margins that the loss counts at these scores, minus their
-    sum on the label, and 0 where the loss is 0.
-    """
-    m = scores.shape[1]
-    h, x = working_vector(m, scores), working_vector(m, scores)
-    top = np.empty(k + 1, scores.dtype)
-    one = scores.dtype.type(1)
-    for i in range(scores.shape[0]):
-        margins(scores[i], labels[i], one, h)
-        out[i] = 0
-        largest_entries(h, k, top)
-        total = 0.0
-        for j in range(k):
-            total += top[j]
-        count = k
-        if domain == BETA:
-            while count > 0 and top[count - 1] <= 0:
-                count -= 1
-        elif domain == ALPHA_INCL and top[k - 1] < 0:
-            count, total = k - 1, total - top[k - 1]
-        if count == 0 or (domain != BETA and total <= 0):
-            continue
-        _fill_top(h, count, count / k, top, x)
-        for j in range(m):
-            out[i, j] = x[j]
-        out[i, labels[i]] = -count / k

@@ -55,7 +55,7 @@ def _find_candidates(b, n_weights, span, top, places):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _pool(ordered, rho, radius, starts, levels):
+def pool(ordered, rho, radius, starts, levels):
     """Regress ``ordered - radius rho`` on nonincreasing sequences by pooling neighbours.
 
     Returns the number of pools; pool p has the entries starts[p] to starts[p + 1], and levels[p]
@@ -158,7 +158,7 @@ def project_ordered(b, rho, radius, bias, top, places, out):
     n = _find_candidates(b, rho.size, b.dtype.type(radius * rho[0]), top, places)
     ordered = b[places[:n]]
     starts, levels, x = np.empty(n + 1, np.int64), np.empty(n + 1), np.empty(n)
-    n_pools = _pool(ordered, rho, radius, starts, levels)
+    n_pools = pool(ordered, rho, radius, starts, levels)
     total = _write_biased(ordered, bias, starts, levels, n_pools, x)
     for i in range(n):
         out[places[i]] = x[i]
@@ -245,20 +245,17 @@ def ordered_values(scores, labels, rho, gamma, smoothing, out):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def ordered_gradients(scores, labels, rho, gamma, smoothing, out):
-    """Write a gradient, or a subgradient where gamma is 0, of every row into out (n_rows, m)."""
+    """Write the gradient of the smoothed loss at every row into out (n_rows, m), gamma > 0."""
     m = scores.shape[1]
     h = working_vector(m, scores)
     top, places = np.empty(rho.size, scores.dtype), np.empty(m, np.int64)
     one = scores.dtype.type(1)
     for i in range(scores.shape[0]):
         margins(scores[i], labels[i], one, h)
-        if gamma == 0:
-            total = _fill_ordered(h, rho, 1.0, top, places, out[i])
-        else:
-            bias = 1.0 if smoothing == MOREAU else 0.0
-            total = project_ordered(h, rho, gamma, bias, top, places, out[i]) / gamma
-            out[i] /= gamma
-        out[i, labels[i]] = -total
+        bias = 1.0 if smoothing == MOREAU else 0.0
+        total = project_ordered(h, rho, gamma, bias, top, places, out[i])
+        out[i] /= gamma
+        out[i, labels[i]] = -total / gamma
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

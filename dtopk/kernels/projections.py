@@ -35,7 +35,7 @@ FASTMATH = {"contract", "reassoc", "nsz", "arcp"}
 _MAX_NEWTON = 40
 # Up to this k the largest entries are kept by insertion; above it the vector is sorted.
 _MAX_INSERTION = 32
-_LANES = 16
+LANES = 16
 
 
 @njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH | {"nnan"}, error_model="numpy")
@@ -57,8 +57,8 @@ def largest_entries(b, k, top):
         return
     top[:k] = -np.inf
     last = k - 1
-    for start in range(0, b.size, _LANES):
-        stop = min(start + _LANES, b.size)
+    for start in range(0, b.size, LANES):
+        stop = min(start + LANES, b.size)
         if largest_entry(b[start:stop]) <= top[last]:
             continue
         for j in range(start, stop):

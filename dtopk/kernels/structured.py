@@ -124,7 +124,7 @@ def structured_values(scores, labels, label_cost, gamma, smoothing, out):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def structured_gradients(scores, labels, label_cost, gamma, smoothing, out):
-    """Write a gradient, or a subgradient where gamma is 0, of every row into out (n_rows, m)."""
+    """Write the gradient of the smoothed loss at every row into out (n_rows, m), gamma > 0."""
     m = scores.shape[1]
     one = scores.dtype.type(1)
     zeros = np.zeros(m, scores.dtype)
@@ -132,14 +132,10 @@ def structured_gradients(scores, labels, label_cost, gamma, smoothing, out):
     for i in range(scores.shape[0]):
         label = labels[i]
         _margins(scores[i], zeros, one, label_cost[label], label, one, h)
-        if gamma == 0:
-            total = _fill_largest(h, 1.0, out[i])
-        else:
-            rho = one if smoothing == MOREAU else scores.dtype.type(0)
-            total = project_bounded_simplex(h, gamma, rho, out[i])
-            total /= gamma
-            out[i] /= gamma
-        out[i, label] = -total
+        rho = one if smoothing == MOREAU else scores.dtype.type(0)
+        total = project_bounded_simplex(h, gamma, rho, out[i])
+        out[i] /= gamma
+        out[i, label] = -total / gamma
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -10,21 +10,28 @@ from dtopk.losses.base import Labels, Loss
 from dtopk.losses.entropy import TopKEntropy, TopKEntropyAlpha, TopKEntropyBeta
 from dtopk.losses.hinge import TopKHinge, TopKHingeAlpha, TopKHingeAlphaIncl, TopKHingeBeta
 from dtopk.losses.label_sets import LabelSets, join_labels
+from dtopk.losses.masked import CalibratedTopKHinge, MaskedLoss, TruncatedTopKEntropy
+from dtopk.losses.masked_labels import MaskedLabel, MaskedLabels
 from dtopk.losses.multilabel import MultilabelHinge, MultilabelSoftmax
 from dtopk.losses.one_vs_all import HingeOva, LogisticOva, SmoothHingeOva
 from dtopk.losses.ordered_hinge import WeightedUsunier
 from dtopk.losses.softmax import Softmax
 from dtopk.losses.sparsemax import Sparsemax
 from dtopk.losses.structured_hinge import StructuredHinge
+from dtopk.losses.weighted_topk import WeightedTopKHinge
 
 __all__ = [
     "SOURCES",
+    "CalibratedTopKHinge",
     "HingeOva",
     "LabelSets",
     "Labels",
     "LogisticOva",
     "Loss",
     "LossInfo",
+    "MaskedLabel",
+    "MaskedLabels",
+    "MaskedLoss",
     "MultilabelHinge",
     "MultilabelSoftmax",
     "SmoothHingeOva",
@@ -38,10 +45,13 @@ __all__ = [
     "TopKHingeAlpha",
     "TopKHingeAlphaIncl",
     "TopKHingeBeta",
+    "TruncatedTopKEntropy",
+    "WeightedTopKHinge",
     "WeightedUsunier",
     "available",
     "join_labels",
     "make_loss",
+    "what_is_certified",
 ]
 
 _CLASSES: dict[str, type[Loss]] = {
@@ -50,10 +60,13 @@ _CLASSES: dict[str, type[Loss]] = {
         Softmax,
         TopKEntropyAlpha,
         TopKEntropyBeta,
+        TruncatedTopKEntropy,
         TopKHingeAlpha,
         TopKHingeAlphaIncl,
         TopKHingeBeta,
+        CalibratedTopKHinge,
         WeightedUsunier,
+        WeightedTopKHinge,
         StructuredHinge,
         Sparsemax,
         HingeOva,
@@ -89,13 +102,13 @@ class LossInfo:
     parameters: tuple[str, ...]
     """The parameters it takes."""
     convex: bool
-    """Whether the certificate proves a global optimum."""
+    """Whether the certificate proves a global optimum; if not, a stationary point."""
     smooth: str
     """'always', 'never', or the condition on gamma."""
     calibrated: str
     """For which top-k error it is calibrated, as far as is known; `SOURCES` has the numbers."""
     solvers: tuple[str, ...]
-    """The solvers that can train it."""
+    """The solvers that can train it, some under a condition: 'lbfgs (gamma > 0)'."""
     cost: str
     """What the exact update of a row costs."""
     summary: str
@@ -114,12 +127,32 @@ def available() -> tuple[LossInfo, ...]:
             convex=cls.convex,
             smooth=cls.smoothness,
             calibrated=cls.calibrated,
-            solvers=cls.solvers,
+            solvers=tuple(
+                f"{name} ({condition})" if condition else name
+                for name, condition in cls.solver_conditions().items()
+            ),
             cost=cls.cost,
             summary=cls.summary,
         )
         for cls in _CLASSES.values()
     )
+
+
+def what_is_certified(name: str) -> str:
+    """Say in two words what the certificate of a loss proves.
+
+    Parameters
+    ----------
+    name : str
+        A name that :func:`available` lists.
+
+    Returns
+    -------
+    str
+        'certified', of the optimum; or 'certified stationary', of the optimum of the convex problem
+        that leaves out the classes which each row forgives.
+    """
+    return "certified" if _CLASSES[name].convex else "certified stationary"
 
 
 def make_loss(

@@ -8,16 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk.losses.label_sets import LabelSets
+from dtopk.losses.masked_labels import MaskedLabels
 
 Array = NDArray[Any]
 LabelArray = NDArray[np.int32]
-Labels = LabelArray | LabelSets
+Labels = LabelArray | LabelSets | MaskedLabels
 Target = Literal["multiclass", "multilabel"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loss(ABC):
-    """A convex loss L(y, u) of the scores u, and its part of the dual problem.
+    """A loss L(y, u) of the scores u, and its part of the dual problem.
 
     Training minimises ``P(W) = sum_i C_i L(y_i, W'x_i) + 1/2 |W|^2`` by maximising
     ``D(A) = sum_i D_i(a_i) - 1/2 |W(A)|^2`` with ``W(A) = sum_i x_i a_i'`` and
@@ -44,9 +45,14 @@ class Loss(ABC):
     parameters: ClassVar[tuple[str, ...]] = ()
     """The parameters that the loss takes, of k, gamma, smoothing, rho and label_cost."""
     convex: ClassVar[bool] = True
-    """Whether the certificate proves a global optimum."""
-    solvers: ClassVar[tuple[str, ...]] = ("sdca",)
-    """The solvers that can train it."""
+    """Whether the certificate proves a global optimum; if not, a stationary point: the optimum of
+    the convex problem that leaves out the classes which each row forgives there."""
+    has_update: ClassVar[bool] = True
+    """Whether the dual problem of one row has a closed solution, :meth:`update_rows`."""
+    polyhedral: ClassVar[bool] = False
+    """Whether the loss without its smoothing is a maximum of linear functions over a polytope,
+    which Frank-Wolfe's method needs: it has :meth:`vertices`, :meth:`shift_scores`,
+    :meth:`linear_terms` and :meth:`smoothing_products`."""
     proper_sets: ClassVar[bool] = False
     """Whether every row must have a label, and lack one."""
     compares_classes: ClassVar[bool] = True
@@ -58,6 +64,54 @@ class Loss(ABC):
     def smooth(self) -> bool:
         """Whether the loss has a Lipschitz gradient."""
         return self.smoothness == "always"
+
+    @classmethod
+    def solver_conditions(cls) -> dict[str, str]:
+        """Return the solvers that can train losses of this class, each with its condition.
+
+        Returns
+        -------
+        dict of str to str
+            By the solver's name, the one to be preferred first: 'gamma > 0', or empty where there
+            is no condition.
+        """
+        smooth = cls.smoothness != "never"
+        condition = cls.smoothness if cls.smoothness != "always" else ""
+        offered = {
+            "sdca": (cls.has_update, ""),
+            "frank_wolfe": (cls.polyhedral, ""),
+            "block_frank_wolfe": (cls.polyhedral, ""),
+            "frank_wolfe_fixed": (cls.polyhedral, ""),
+            "lbfgs": (smooth and cls.convex, condition),
+            "gradient_descent": (smooth, condition),
+            "pegasos": (cls.convex, ""),
+        }
+        return {name: when for name, (is_offered, when) in offered.items() if is_offered}
+
+    @property
+    def solvers(self) -> tuple[str, ...]:
+        """The solvers that can train it, the one to be preferred first."""
+        conditions = self.solver_conditions()
+        return tuple(name for name, when in conditions.items() if not when or self.smooth)
+
+    @property
+    def n_masked(self) -> int:
+        """How many classes every row leaves out while a loss that is not convex is solved.
+
+        Where there are any the dual problem is that of the masked loss, and :meth:`update_rows`
+        and :meth:`make_feasible` take :class:`MaskedLabels`.
+        """
+        return 0
+
+    @property
+    def curvature(self) -> float:
+        """Mean curvature of a differentiable loss in its scores, about, times the classes."""
+        return 1.0
+
+    @property
+    def convex_start(self) -> "Loss":
+        """The convex loss at whose optimum training begins: the loss itself, if it is convex."""
+        return self
 
     @property
     def has_probabilities(self) -> bool:
@@ -111,7 +165,6 @@ class Loss(ABC):
         ndarray of shape (n_samples, n_classes), the dtype of `scores`
         """
 
-    @abstractmethod
     def update_rows(
         self,
         scores: Array,
@@ -144,7 +197,15 @@ class Loss(ABC):
         -------
         float
             ``sum_i D_i(a_i)`` over the rows, at their new duals.
+
+        Raises
+        ------
+        ValueError
+            If the loss has no closed update.
         """
+        raise ValueError(
+            f"loss {self.name!r} has no closed update of a row. Train with {self.solvers[0]!r}."
+        )
 
     @abstractmethod
     def make_feasible(
@@ -162,6 +223,112 @@ class Loss(ABC):
         -------
         ndarray of shape (n_samples,), float64
         """
+
+    def choose_masks(self, scores: Array, labels: LabelArray) -> MaskedLabels:
+        """Choose the classes that each row leaves out: those with the smallest masked loss.
+
+        The masked loss is convex, nowhere below the loss itself, and equal to it at these scores.
+
+        Parameters
+        ----------
+        scores : ndarray of shape (n_samples, n_classes), float32 or float64
+        labels : ndarray of shape (n_samples,), int32
+
+        Returns
+        -------
+        MaskedLabels
+            With :attr:`n_masked` classes a row.
+
+        Raises
+        ------
+        ValueError
+            If the loss is convex.
+        """
+        raise ValueError(f"loss {self.name!r} is convex and leaves no classes out.")
+
+    def vertices(self, scores: Array, labels: Any) -> Array:
+        """Return a subgradient of the loss without its smoothing, a vertex of its domain.
+
+        It attains the maximum of ``<v, u> - L*(y, v)`` over the domain of the conjugate. The rule
+        for ties depends on nothing but the row itself.
+
+        Parameters
+        ----------
+        scores : ndarray of shape (n_samples, n_classes), float32 or float64
+        labels : ndarray of shape (n_samples,), int32, or LabelSets
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes), the dtype of `scores`
+
+        Raises
+        ------
+        ValueError
+            If the loss is not polyhedral; the three methods that follow say the same.
+        """
+        raise self._no_polytope()
+
+    def shift_scores(self, scores: Array, dual: Array, labels: Any, costs: Array) -> None:
+        """Add what the smoothing does to the scores at which :meth:`vertices` is asked.
+
+        ``scores += gamma/C_i dual`` on the coordinates that the smoothing squares: minus the
+        gradient of ``D_i(a) - <u, a>`` is then as that of the loss without smoothing [1]_.
+
+        Parameters
+        ----------
+        scores : ndarray of shape (n_samples, n_classes), float32 or float64
+            Changed in place. Rows that do not count, of cost 0, are left as they are.
+        dual : ndarray of shape (n_samples, n_classes), the dtype of `scores`
+        labels : ndarray of shape (n_samples,), int32, or LabelSets
+        costs : ndarray of shape (n_samples,)
+
+        References
+        ----------
+        .. [1] Tajima, Hirohashi, Zara, Kato. Frank-Wolfe algorithm for learning SVM-type
+           multi-category classifiers. Equation 2.24, with the sign of the appendix.
+        """
+        raise self._no_polytope()
+
+    def linear_terms(self, dual: Array, labels: Any, costs: Array) -> NDArray[np.float64]:
+        """Return D_i of dual rows in their domain but for the smoothing's part, which is a square.
+
+        Parameters
+        ----------
+        dual : ndarray of shape (n_samples, n_classes), float32 or float64
+        labels : ndarray of shape (n_samples,), int32, or LabelSets
+        costs : ndarray of shape (n_samples,)
+
+        Returns
+        -------
+        ndarray of shape (n_samples,), float64
+        """
+        raise self._no_polytope()
+
+    def smoothing_products(
+        self, first: Array, second: Array, labels: Any, costs: Array
+    ) -> NDArray[np.float64]:
+        """Return the products of dual rows by which the smoothing measures them.
+
+        ``gamma/C_i <first_i, second_i>`` over the coordinates that the smoothing squares, so that
+        ``D_i(a) = linear_terms(a) - smoothing_products(a, a) / 2``; 0 for rows of cost 0.
+
+        Parameters
+        ----------
+        first, second : ndarray of shape (n_samples, n_classes), float32 or float64
+        labels : ndarray of shape (n_samples,), int32, or LabelSets
+        costs : ndarray of shape (n_samples,)
+
+        Returns
+        -------
+        ndarray of shape (n_samples,), float64
+        """
+        raise self._no_polytope()
+
+    def _no_polytope(self) -> ValueError:
+        return ValueError(
+            f"loss {self.name!r} is not a maximum over a polytope, as Frank-Wolfe needs it. Train "
+            f"with one of {', '.join(map(repr, self.solvers))}."
+        )
 
 
 def check_k(k: Any) -> None:

@@ -22,7 +22,6 @@ References
    classifiers.
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -31,48 +30,17 @@ from numpy.typing import NDArray
 
 from dtopk.kernels import hinge as kernels
 from dtopk.kernels.projections import ALPHA, ALPHA_INCL, BETA
-from dtopk.losses.base import Array, LabelArray, Loss, check_k, check_k_of_classes
-
-SMOOTHINGS = {"lapin": kernels.LAPIN, "moreau": kernels.MOREAU}
-
-
-@dataclass(frozen=True, kw_only=True)
-class SmoothedLoss(Loss):
-    """What the losses share that are smoothed by adding a square to their conjugate."""
-
-    smoothness: ClassVar[str] = "gamma > 0"
-
-    gamma: float = 0.0
-    """Strength of the smoothing; 0 leaves the loss nonsmooth."""
-    smoothing: str = "lapin"
-    """Form of the smoothing, 'lapin' or 'moreau'."""
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.gamma) and self.gamma >= 0):
-            raise ValueError(f"gamma must be finite and at least 0, got {self.gamma!r}.")
-        if self.smoothing not in SMOOTHINGS:
-            raise ValueError(f"smoothing must be 'lapin' or 'moreau', got {self.smoothing!r}.")
-
-    @property
-    def smooth(self) -> bool:
-        """Whether gamma is positive."""
-        return self.gamma > 0
-
-    @property
-    def smoothing_code(self) -> int:
-        """The form of the smoothing, as the kernels know it."""
-        return SMOOTHINGS[self.smoothing]
+from dtopk.losses.base import Array, LabelArray, check_k, check_k_of_classes
+from dtopk.losses.ranked import RankedHinge
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopKHinge(SmoothedLoss):
+class TopKHinge(RankedHinge):
     """What the three top-k hinge losses share: all but the domain of the dual."""
 
     calibrated: ClassVar[str] = "not for gamma = 0 [2]"
     cost: ClassVar[str] = "O(m), a few scans"
     parameters: ClassVar[tuple[str, ...]] = ("k", "gamma", "smoothing")
-    domain: ClassVar[int]
-    """The domain's code in :mod:`dtopk.kernels.projections`."""
 
     k: int = 1
     """How many of the largest margins count."""
@@ -86,6 +54,11 @@ class TopKHinge(SmoothedLoss):
         super().check_n_classes(n_classes)
         check_k_of_classes(self.k, n_classes)
 
+    @property
+    def rank_weights(self) -> NDArray[np.float64]:
+        """1/k for each of the k largest. See :attr:`RankedHinge.rank_weights`."""
+        return np.full(self.k, 1 / self.k)
+
     def values(self, scores: Array, labels: LabelArray) -> NDArray[np.float64]:
         """See :meth:`Loss.values`."""
         out = np.empty(len(scores))
@@ -96,13 +69,12 @@ class TopKHinge(SmoothedLoss):
 
     def gradients(self, scores: Array, labels: LabelArray) -> Array:
         """See :meth:`Loss.gradients`; a subgradient where gamma is 0."""
-        out = np.zeros_like(scores)
         if self.gamma == 0:
-            kernels.hinge_subgradients(scores, labels, self.domain, self.k, out)
-        else:
-            kernels.hinge_gradients(
-                scores, labels, self.domain, self.k, self.gamma, self.smoothing_code, out
-            )
+            return self.vertices(scores, labels)
+        out = np.empty_like(scores)
+        kernels.hinge_gradients(
+            scores, labels, self.domain, self.k, self.gamma, self.smoothing_code, out
+        )
         return out
 
     def update_rows(

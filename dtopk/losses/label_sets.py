@@ -7,6 +7,8 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from dtopk.losses.masked_labels import MaskedLabels
+
 
 @dataclass(frozen=True, eq=False)
 class LabelSets:
@@ -103,17 +105,21 @@ class LabelSets:
         return LabelSets(indptr, self.indices[np.repeat(starts, counts) + within])
 
 
-def join_labels(parts: Sequence[NDArray[np.int32] | LabelSets]) -> NDArray[np.int32] | LabelSets:
+def join_labels(
+    parts: Sequence[NDArray[np.int32] | LabelSets | MaskedLabels],
+) -> NDArray[np.int32] | LabelSets | MaskedLabels:
     """Put the labels of some rows after those of others.
 
     Parameters
     ----------
-    parts : sequence of ndarray of shape (n_rows,), int32, or of LabelSets; not empty
+    parts : sequence of ndarray of shape (n_rows,), int32, of LabelSets or of MaskedLabels
+        Not empty, and all of one kind.
     """
-    sets = [part for part in parts if isinstance(part, LabelSets)]
-    if sets:
-        return LabelSets.concatenate(sets)
-    return np.concatenate([part for part in parts if not isinstance(part, LabelSets)])
+    if isinstance(parts[0], LabelSets):
+        return LabelSets.concatenate([part for part in parts if isinstance(part, LabelSets)])
+    if isinstance(parts[0], MaskedLabels):
+        return MaskedLabels.concatenate([part for part in parts if isinstance(part, MaskedLabels)])
+    return np.concatenate([part for part in parts if isinstance(part, np.ndarray)])
 
 
 def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:

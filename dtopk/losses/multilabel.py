@@ -13,10 +13,11 @@ from dtopk.kernels import multilabel as kernels
 from dtopk.losses.base import Array, Loss, Target
 from dtopk.losses.label_sets import LabelSets
 from dtopk.losses.one_vs_all import check_gamma
+from dtopk.losses.polyhedral import PolyhedralLoss, sums_of_sides
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultilabelHinge(Loss):
+class MultilabelHinge(PolyhedralLoss):
     """L(Y, u) = max(0, 1 + max_{j not in Y} u_j - min_{y in Y} u_y), or its smooth form [1]_.
 
     With p the dual row on the labels and n minus the dual row on the others,
@@ -48,6 +49,19 @@ class MultilabelHinge(Loss):
         """Whether gamma is positive."""
         return self.gamma > 0
 
+    @property
+    def strength(self) -> float:
+        """The strength of the smoothing, gamma."""
+        return self.gamma
+
+    def vertices(self, scores: Array, labels: LabelSets) -> Array:
+        """See :meth:`Loss.vertices`: that of one label and one other class, or 0."""
+        return self._gradients(scores, labels, 0.0)
+
+    def linear_terms(self, dual: Array, labels: LabelSets, costs: Array) -> NDArray[np.float64]:
+        """See :meth:`Loss.linear_terms`: half of the labels' sum less that of the others."""
+        return sums_of_sides(dual, labels) / 2
+
     def values(self, scores: Array, labels: LabelSets) -> NDArray[np.float64]:
         """See :meth:`Loss.values`."""
         out = np.empty(len(scores))
@@ -56,8 +70,11 @@ class MultilabelHinge(Loss):
 
     def gradients(self, scores: Array, labels: LabelSets) -> Array:
         """See :meth:`Loss.gradients`; a subgradient where gamma is 0."""
+        return self._gradients(scores, labels, self.gamma)
+
+    def _gradients(self, scores: Array, labels: LabelSets, gamma: float) -> Array:
         out = np.empty_like(scores)
-        kernels.multilabel_hinge_gradients(scores, labels.indptr, labels.indices, self.gamma, out)
+        kernels.multilabel_hinge_gradients(scores, labels.indptr, labels.indices, gamma, out)
         return out
 
     def update_rows(

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from dtopk.kernels import one_vs_all as kernels
 from dtopk.losses.base import Array, Labels, Loss, Target
 from dtopk.losses.label_sets import LabelSets
+from dtopk.losses.polyhedral import PolyhedralLoss, sums_of_sides
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,15 +32,18 @@ class OneVsAll(Loss):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneVsAllHinge(OneVsAll):
+class OneVsAllHinge(OneVsAll, PolyhedralLoss):
     """What the plain and the smooth hinge share: all but the strength of the smoothing."""
 
     cost: ClassVar[str] = "O(m), a scan"
 
-    @property
-    def strength(self) -> float:
-        """The strength of the smoothing."""
-        return 0.0
+    def vertices(self, scores: Array, labels: Labels) -> Array:
+        """See :meth:`Loss.vertices`: -z_j where the hinge of a class is not zero."""
+        return self._gradients(scores, labels, 0.0)
+
+    def linear_terms(self, dual: Array, labels: Labels, costs: Array) -> NDArray[np.float64]:
+        """See :meth:`Loss.linear_terms`: sum_j z_j a_j."""
+        return sums_of_sides(dual, as_sets(labels))
 
     def values(self, scores: Array, labels: Labels) -> NDArray[np.float64]:
         """See :meth:`Loss.values`."""
@@ -50,9 +54,12 @@ class OneVsAllHinge(OneVsAll):
 
     def gradients(self, scores: Array, labels: Labels) -> Array:
         """See :meth:`Loss.gradients`; a subgradient without smoothing."""
+        return self._gradients(scores, labels, self.strength)
+
+    def _gradients(self, scores: Array, labels: Labels, strength: float) -> Array:
         out = np.empty_like(scores)
         sets = as_sets(labels)
-        kernels.hinge_ova_gradients(scores, sets.indptr, sets.indices, self.strength, out)
+        kernels.hinge_ova_gradients(scores, sets.indptr, sets.indices, strength, out)
         return out
 
     def update_rows(
@@ -208,7 +215,10 @@ def as_sets(labels: Labels) -> LabelSets:
     ----------
     labels : ndarray of shape (n_samples,), int32, or LabelSets
     """
-    return labels if isinstance(labels, LabelSets) else LabelSets.from_labels(labels)
+    if isinstance(labels, LabelSets):
+        return labels
+    assert isinstance(labels, np.ndarray)  # No class is left out here.
+    return LabelSets.from_labels(labels)
 
 
 def check_gamma(gamma: float) -> None:

@@ -7,12 +7,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dtopk.kernels import ordered as kernels
+from dtopk.kernels.projections import BETA
 from dtopk.losses.base import Array, LabelArray
-from dtopk.losses.hinge import SmoothedLoss
+from dtopk.losses.ranked import RankedHinge
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightedUsunier(SmoothedLoss):
+class WeightedUsunier(RankedHinge):
     """L(y, u) = sum_j rho_j max(0, h_(j)), the margins of the other classes in descending order.
 
     With ``rho_j = 1/k`` for k weights it is `topk_hinge_beta`. Smoothing is that of the top-k
@@ -29,6 +30,7 @@ class WeightedUsunier(SmoothedLoss):
     formula: ClassVar[str] = "sum_j rho_j max(0, j-th largest h), j != y"
     cost: ClassVar[str] = "O(m) and a sort of the few largest"
     parameters: ClassVar[tuple[str, ...]] = ("gamma", "smoothing", "rho")
+    domain: ClassVar[int] = BETA
 
     rho: tuple[float, ...] = (1.0,)
     """Weights of the largest, second largest, ... margin: not negative and none above the one
@@ -47,17 +49,24 @@ class WeightedUsunier(SmoothedLoss):
                 f"{len(self.rho)}."
             )
 
+    @property
+    def rank_weights(self) -> NDArray[np.float64]:
+        """See :attr:`RankedHinge.rank_weights`."""
+        return np.array(self.rho)
+
     def values(self, scores: Array, labels: LabelArray) -> NDArray[np.float64]:
         """See :meth:`Loss.values`."""
         out = np.empty(len(scores))
-        rho = np.array(self.rho)
+        rho = self.rank_weights
         kernels.ordered_values(scores, labels, rho, self.gamma, self.smoothing_code, out)
         return out
 
     def gradients(self, scores: Array, labels: LabelArray) -> Array:
         """See :meth:`Loss.gradients`; a subgradient where gamma is 0."""
+        if self.gamma == 0:
+            return self.vertices(scores, labels)
         out = np.empty_like(scores)
-        rho = np.array(self.rho)
+        rho = self.rank_weights
         kernels.ordered_gradients(scores, labels, rho, self.gamma, self.smoothing_code, out)
         return out
 
@@ -80,7 +89,7 @@ class WeightedUsunier(SmoothedLoss):
             delta,
             labels,
             costs,
-            np.array(self.rho),
+            self.rank_weights,
             self.gamma,
             self.smoothing_code,
             first,
@@ -93,7 +102,7 @@ class WeightedUsunier(SmoothedLoss):
     ) -> NDArray[np.float64]:
         """See :meth:`Loss.make_feasible`."""
         values = np.empty(len(dual))
-        rho = np.array(self.rho)
+        rho = self.rank_weights
         kernels.feasible_ordered_duals(
             dual, labels, costs, rho, self.gamma, self.smoothing_code, values
         )

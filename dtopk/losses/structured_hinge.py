@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk.kernels import structured as kernels
+from dtopk.kernels.projections import BETA
 from dtopk.losses.base import Array, LabelArray
-from dtopk.losses.hinge import SmoothedLoss
+from dtopk.losses.ranked import RankedHinge
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class StructuredHinge(SmoothedLoss):
+class StructuredHinge(RankedHinge):
     """L(y, u) = max_j (Delta_yj + u_j - u_y), Delta_yj the cost of naming j where y is true.
 
     With costs of 1 for every mistake it is the hinge of k = 1. Its dual has
@@ -31,6 +32,7 @@ class StructuredHinge(SmoothedLoss):
     formula: ClassVar[str] = "max_j (label_cost[y, j] + u_j - u_y)"
     cost: ClassVar[str] = "O(m), a few scans"
     parameters: ClassVar[tuple[str, ...]] = ("gamma", "smoothing", "label_cost")
+    domain: ClassVar[int] = BETA
 
     label_cost: Array = field(default_factory=lambda: np.zeros((0, 0)))
     """What naming class j costs where i is true, of shape (n_classes, n_classes), float64; of
@@ -86,6 +88,24 @@ class StructuredHinge(SmoothedLoss):
         costs.flags.writeable = False
         return costs
 
+    @property
+    def rank_weights(self) -> NDArray[np.float64]:
+        """1 for the largest. See :attr:`RankedHinge.rank_weights`."""
+        return np.ones(1)
+
+    def margin_costs(self, scores: Array) -> Array:
+        """Return the label costs. See :meth:`RankedHinge.margin_costs`."""
+        if self.label_cost.size == 0:
+            return super().margin_costs(scores)
+        return self._costs_like(scores)
+
+    def linear_terms(self, dual: Array, labels: LabelArray, costs: Array) -> NDArray[np.float64]:
+        """See :meth:`Loss.linear_terms`: ``-<Delta_y, a>``."""
+        if self.label_cost.size == 0:
+            return super().linear_terms(dual, labels, costs)
+        rewards: NDArray[np.float64] = np.einsum("ij,ij->i", self.label_cost[labels], dual)
+        return -rewards
+
     def values(self, scores: Array, labels: LabelArray) -> NDArray[np.float64]:
         """See :meth:`Loss.values`."""
         out = np.empty(len(scores))
@@ -95,6 +115,8 @@ class StructuredHinge(SmoothedLoss):
 
     def gradients(self, scores: Array, labels: LabelArray) -> Array:
         """See :meth:`Loss.gradients`; a subgradient where gamma is 0."""
+        if self.gamma == 0:
+            return self.vertices(scores, labels)
         out = np.empty_like(scores)
         costs = self._costs_like(scores)
         kernels.structured_gradients(scores, labels, costs, self.gamma, self.smoothing_code, out)

@@ -163,6 +163,15 @@ class CheckSchedule:
         """Take over what `to_dict` gave."""
         self._estimate, self._correction = values["estimate"], values["correction"]
 
+    def aim(self, tol: float) -> None:
+        """Have another relative gap to reach from here on.
+
+        Parameters
+        ----------
+        tol : float
+        """
+        self._tol = tol
+
     def due(self, estimate: float) -> bool:
         """Take in the estimate of a pass; say whether the gap is likely to be within `tol`.
 

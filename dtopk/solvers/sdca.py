@@ -14,14 +14,14 @@ References
 
 import time
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dtopk.kernels.blas import gemm, gram
 from dtopk.kernels.rows import gather_rows, put_duals, take_duals
-from dtopk.losses import Labels, Loss
+from dtopk.losses import Labels
 
 Array = NDArray[Any]
 
@@ -96,12 +96,30 @@ class Timings:
         return sum(float(getattr(self, field.name)) for field in fields(self))
 
 
+class RowSolver(Protocol):
+    """What changes the duals of rows one after the other: a loss, or something in its place."""
+
+    def update_rows(
+        self,
+        scores: Array,
+        gram: Array,
+        dual: Array,
+        delta: Array,
+        labels: Any,
+        costs: Array,
+        first: int,
+        last: int,
+    ) -> float:
+        """See :meth:`dtopk.losses.Loss.update_rows`."""
+
+
 class BlockUpdater:
     """The update of one block, with its workspace.
 
     Parameters
     ----------
-    loss : Loss
+    loss : RowSolver
+        A loss, for the exact update of each row.
     conversion : RowConversion
     n_classes : int
     block_size : int, at least 1
@@ -109,7 +127,7 @@ class BlockUpdater:
     """
 
     def __init__(
-        self, loss: Loss, conversion: RowConversion, n_classes: int, block_size: int
+        self, loss: RowSolver, conversion: RowConversion, n_classes: int, block_size: int
     ) -> None:
         self.loss = loss
         self.conversion = conversion

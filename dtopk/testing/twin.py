@@ -16,7 +16,8 @@ AnyLoss = TypeVar("AnyLoss", bound=Loss)
 class Twin(ABC, Generic[AnyLoss]):
     """The slow, obvious twin of one loss, in float64, of one row at a time.
 
-    A label is the code of a class, or an array of them where the loss takes sets of labels.
+    A label is the code of a class, an array of them where the loss takes sets of labels, or a
+    MaskedLabel where it leaves classes out.
 
     Parameters
     ----------

@@ -7,6 +7,7 @@ import numpy as np
 from dtopk.losses import Loss
 from dtopk.testing.entropy import EntropyTwin
 from dtopk.testing.hinge import HingeTwin
+from dtopk.testing.masked import CalibratedHingeTwin, TruncatedEntropyTwin
 from dtopk.testing.multilabel import MultilabelHingeTwin, MultilabelSoftmaxTwin
 from dtopk.testing.one_vs_all import HingeOvaTwin, LogisticOvaTwin
 from dtopk.testing.ordered import WeightedUsunierTwin
@@ -14,15 +15,19 @@ from dtopk.testing.softmax import SoftmaxTwin
 from dtopk.testing.sparsemax import SparsemaxTwin
 from dtopk.testing.structured import StructuredTwin
 from dtopk.testing.twin import Array, Float64, Twin
+from dtopk.testing.weighted_topk import WeightedTopKTwin
 
 _TWINS: dict[str, type[Twin[Any]]] = {
     "softmax": SoftmaxTwin,
     "topk_entropy_alpha": EntropyTwin,
     "topk_entropy_beta": EntropyTwin,
+    "truncated_topk_entropy": TruncatedEntropyTwin,
     "topk_hinge_alpha": HingeTwin,
     "topk_hinge_alpha_incl": HingeTwin,
     "topk_hinge_beta": HingeTwin,
+    "calibrated_topk_hinge": CalibratedHingeTwin,
     "weighted_usunier": WeightedUsunierTwin,
+    "weighted_topk_hinge": WeightedTopKTwin,
     "structured_hinge": StructuredTwin,
     "sparsemax": SparsemaxTwin,
     "hinge_ova": HingeOvaTwin,

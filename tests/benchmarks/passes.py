@@ -1,12 +1,13 @@
 """Count the passes over the data that a certificate takes, by scheme, C and number of partitions.
 
     python tests/benchmarks/passes.py [jobs/passes.toml] [--out build/passes] [--only SET ...]
+    python tests/benchmarks/passes.py jobs/solvers.toml --out build/solvers
 
 Writes a line a run to passes.csv, and passes.md and passes.png of all lines there, in the folder
 `--out`. A run that is in passes.csv already is not made again: a broken count can be taken up.
 
 A pass is 4 n d m operations. Counted are epochs, certificates (one pass each), the rows on which
-the gap is estimated after an epoch (half a pass for all), and what else a solver reads. All
+the gap is estimated after an epoch (half a pass for all), and what else a solver computes. All
 partitions are swept in this process: what is counted does not depend on where they are.
 """
 
@@ -19,14 +20,17 @@ from pathlib import Path
 import numpy as np
 
 from dtopk.atomic import replace_when_complete
-from dtopk.engine import ArrayRows, FitOptions, fit
+from dtopk.engine import SOLVERS, ArrayRows, FitOptions, fit
 from dtopk.losses import make_loss
 from dtopk.testing import make_features
 
 FIELDS = ("set", "loss", "scheme", "C", "partitions", "passes", "epochs", "certificates", "gap")
 KEYS = FIELDS[:5]
 PROBE_ROWS = 1024
-COLORS = {"averaging": "#cc79a7", "adding": "#e69f00", "plain": "#0072b2", "auto": "#d55e00"}
+COLORS = {
+    "averaging": "#cc79a7", "adding": "#e69f00", "plain": "#0072b2", "auto": "#d55e00",
+    "lbfgs": "#009e73", "frank_wolfe": "#56b4e9", "block_frank_wolfe": "#999999",
+}  # fmt: skip
 
 
 def load_set(entry, folder):
@@ -36,14 +40,16 @@ def load_set(entry, folder):
             entry["n_samples"], entry["n_features"], entry["n_classes"], seed=0
         )
         return ArrayRows(X, labels, entry["n_classes"])
-    from sklearn.kernel_approximation import RBFSampler
-
     with np.load(folder / entry["archive"]) as archive:
         X, y = archive["X"] / entry["divide_by"], archive["y"]
     classes, codes = np.unique(y, return_inverse=True)
-    sampler = RBFSampler(gamma=1, n_components=entry["n_components"], random_state=0)
-    lifted = np.ascontiguousarray(sampler.fit_transform(X), dtype=np.float32)
-    return ArrayRows(lifted, codes.astype(np.int32), len(classes))
+    if "n_components" in entry:
+        from sklearn.kernel_approximation import RBFSampler
+
+        sampler = RBFSampler(gamma=1, n_components=entry["n_components"], random_state=0)
+        X = sampler.fit_transform(X)
+    rows = np.ascontiguousarray(X, dtype=np.float32)
+    return ArrayRows(rows, codes.astype(np.int32), len(classes))
 
 
 def make_options(config, scheme, C, partitions):
@@ -59,6 +65,8 @@ def make_options(config, scheme, C, partitions):
         options |= {"aggregation": scheme, "acceleration": "off", "rounds_per_epoch": 1}
     if scheme == "plain":
         options |= {"acceleration": "off"}
+    if scheme in SOLVERS:
+        options |= {"solver": scheme}
     return FitOptions(**options)
 
 
@@ -66,9 +74,13 @@ def count(rows, loss, options):
     """Train, and return what is written of it."""
     result = fit(rows, loss, options)
     certificates = sum(record.exact for record in result.history)
-    probes = result.epochs * min(PROBE_ROWS / rows.n_stored, 1) / 2
+    extra = 0.0
+    if result.solver in ("sdca", "block_frank_wolfe"):
+        extra = result.epochs * min(PROBE_ROWS / rows.n_stored, 1) / 2
+    elif result.solver == "lbfgs":
+        extra = rows.n_features / (4 * rows.n_classes)  # X'X, half of which is computed
     return {
-        "passes": round(result.epochs + certificates + probes, 2),
+        "passes": round(result.epochs + certificates + extra, 2),
         "epochs": result.epochs,
         "certificates": certificates,
         "gap": f"{result.certificate.relative_gap:.2e}",
@@ -85,7 +97,7 @@ def runs(config):
         config["losses"],
     ):
         known = scheme in config["losses"][loss].get("schemes", config["schemes"])
-        if known and (partitions > 1 or scheme in ("plain", "auto")):
+        if known and (partitions > 1 or scheme not in ("averaging", "adding")):
             yield {"set": name, "loss": loss, "scheme": scheme, "C": C, "partitions": partitions}
 
 

@@ -69,6 +69,22 @@ def test_two_workers_give_the_bits_of_one_process(
     wait_until(lambda: count_members(client) == 0)
 
 
+@pytest.mark.parametrize(
+    ("solver", "loss"),
+    [
+        ("frank_wolfe", "smooth hinge"),
+        ("lbfgs", "softmax"),
+        ("gradient_descent", "softmax"),
+        ("block_frank_wolfe", "smooth hinge"),
+    ],
+)
+def test_every_solver_gives_the_bits_of_one_process(
+    client, rows, tmp_path, monkeypatch, solver, loss
+):
+    there = compare(client, rows, tmp_path, loss, monkeypatch, solver=solver, C=0.1)
+    assert there.solver == solver
+
+
 def test_one_and_four_workers_give_the_bits_of_one_process(
     other_client, rows, tmp_path, monkeypatch
 ):

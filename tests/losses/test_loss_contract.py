@@ -14,11 +14,19 @@ every_loss = pytest.mark.parametrize("loss", loss_cases(N_CLASSES), ids=loss_id)
 every_smooth_loss = pytest.mark.parametrize(
     "loss", [loss for loss in loss_cases(N_CLASSES) if loss.smooth], ids=loss_id
 )
+every_nonconvex_loss = pytest.mark.parametrize(
+    "loss", [loss for loss in loss_cases(N_CLASSES) if not loss.convex], ids=loss_id
+)
 both_dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["f4", "f8"])
 
 
 def eps(dtype):
     return float(np.finfo(dtype).eps)
+
+
+VERTEX_ROUNDING = 64 * eps(float)
+"""D_i is of the size of C, and zero at some vertices, next to which it is rounding: that of a mass
+times its logarithm, which is 36 for a mass of that size."""
 
 
 def scores_and_labels(loss, rng, n_classes=N_CLASSES):
@@ -121,8 +129,7 @@ def test_make_feasible_puts_every_row_into_its_domain(loss, rng):
         for a, term, label, cost in zip(dual, terms, labels, costs, strict=True):
             assert testing.infeasibility(loss, a, label, cost) <= 16 * eps(float)
             expected = testing.dual_term(loss, a, label, cost)
-            # D_i is of the size of C, and zero at some vertices, next to which it is rounding.
-            assert term == pytest.approx(expected, rel=1e-12, abs=16 * eps(float) * cost)
+            assert term == pytest.approx(expected, rel=1e-12, abs=VERTEX_ROUNDING * cost)
 
 
 @every_loss
@@ -133,7 +140,8 @@ def test_make_feasible_leaves_feasible_rows_as_they_are(loss, rng):
     again = dual.copy()
     values = loss.make_feasible(again, labels, costs)
     assert (np.abs(again - dual).max(axis=1) <= 16 * eps(float) * costs).all()
-    np.testing.assert_allclose(values, terms, rtol=1e-12)
+    slack = 1e-12 * np.abs(terms) + VERTEX_ROUNDING * costs
+    assert (np.abs(values - terms) <= slack).all()
 
 
 @every_loss
@@ -142,6 +150,44 @@ def test_make_feasible_zeroes_rows_that_do_not_count(loss, rng):
     terms = loss.make_feasible(dual, random_labels(loss, rng, 3, N_CLASSES), np.zeros(3))
     assert not dual.any()
     assert not terms.any()
+
+
+@every_nonconvex_loss
+@both_dtypes
+def test_values_without_masks_equal_the_definition(loss, dtype, rng):
+    scores, masks = scores_and_labels(loss, rng)
+    scores, labels = scores.astype(dtype), masks.labels
+    expected = [testing.loss_value(loss, u, y) for u, y in zip(scores, labels, strict=True)]
+    tolerance = 16 * eps(dtype) * (1 + np.abs(scores).max(axis=1))
+    assert (np.abs(loss.values(scores, labels) - expected) <= tolerance).all()
+
+
+@every_nonconvex_loss
+def test_gradients_without_masks_equal_differences_of_the_values(loss, rng):
+    """At random scores, which are further than a step from where the masks or a hinge change."""
+    scores, step = rng.normal(size=(20, N_CLASSES)), 1e-6
+    labels = random_labels(loss, rng, 20, N_CLASSES).labels
+    differences = np.empty_like(scores)
+    for j in range(N_CLASSES):
+        move = step * np.eye(N_CLASSES)[j]
+        above, below = loss.values(scores + move, labels), loss.values(scores - move, labels)
+        differences[:, j] = (above - below) / (2 * step)
+    np.testing.assert_allclose(loss.gradients(scores, labels), differences, atol=1e-5)
+
+
+@every_nonconvex_loss
+@both_dtypes
+def test_masked_losses_majorise_and_the_chosen_one_touches(loss, dtype, rng):
+    scores, masks = scores_and_labels(loss, rng)
+    scores, labels = scores.astype(dtype), masks.labels
+    values = loss.values(scores, labels)
+    slack = 16 * eps(dtype) * (1 + np.abs(scores).max(axis=1))
+    assert (loss.values(scores, masks) >= values - slack).all()
+    chosen = loss.choose_masks(scores, labels)
+    assert chosen.masked.shape == (len(scores), loss.n_masked)
+    assert all(len(np.unique(row)) == loss.n_masked for row in chosen.masked)
+    np.testing.assert_array_equal(loss.values(scores, chosen), values)
+    np.testing.assert_array_equal(loss.gradients(scores, chosen), loss.gradients(scores, labels))
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,33 @@ def test_available_lists_what_make_loss_makes():
         assert loss.parameters == info.parameters
         assert loss.summary == info.summary
         assert loss.convex is info.convex
-        assert "sdca" in info.solvers
+        assert ("sdca" in info.solvers) is loss.has_update
+        assert ("block_frank_wolfe" in info.solvers) is loss.polyhedral
+        assert loss.solvers[0] == info.solvers[0]
         assert info.smooth in ("always", "never", "gamma > 0")
         assert loss.smooth is (info.smooth == "always")
         assert info.formula
         assert info.cost
+
+
+def test_solvers_that_need_a_gradient_train_a_loss_just_if_it_is_smooth():
+    assert make_loss("topk_hinge_alpha").solvers == (
+        "sdca",
+        "frank_wolfe",
+        "block_frank_wolfe",
+        "frank_wolfe_fixed",
+        "pegasos",
+    )
+    smooth = make_loss("topk_hinge_alpha", gamma=1.0)
+    assert smooth.solvers[4:] == ("lbfgs", "gradient_descent", "pegasos")
+    assert make_loss("softmax").solvers == ("sdca", "lbfgs", "gradient_descent", "pegasos")
+
+
+def test_available_names_the_condition_of_a_solver():
+    solvers = {info.name: info.solvers for info in available()}
+    assert "lbfgs (gamma > 0)" in solvers["topk_hinge_alpha"]
+    assert "lbfgs" in solvers["smooth_hinge_ova"]
+    assert not any(solver.startswith("lbfgs") for solver in solvers["hinge_ova"])
 
 
 def test_a_loss_cannot_be_changed():

@@ -3,9 +3,13 @@
 import cvxpy as cp
 import numpy as np
 
+from dtopk.losses import MaskedLabel
+
 
 def define_loss(loss, u, label):
     """Return the loss of scores u (m,), a cvxpy expression, for one label or an array of them.
+
+    A label may come with masks: a loss that is not convex is so with them.
 
     A loss that is smoothed, by a square or an entropy, is the infimum of the plain one at u less
     something plus the smoothing's own cost of that something.
@@ -28,7 +32,8 @@ def define_loss(loss, u, label):
 
 
 def _others(u, label):
-    return [j for j in range(u.shape[0]) if j not in np.atleast_1d(label)]
+    own = label.label if isinstance(label, MaskedLabel) else label
+    return [j for j in range(u.shape[0]) if j not in np.atleast_1d(own)]
 
 
 def _margins(u, label):
@@ -60,6 +65,12 @@ def _weighted_usunier(loss, u, label):
     return sum(drop * cp.sum_largest(hinges, j + 1) for j, drop in enumerate(drops))
 
 
+def _weighted_topk(loss, u, label):
+    drops = -np.diff([*loss.rho, 0.0])
+    margins = 1 - np.eye(u.shape[0])[label] + u - u[int(label)]
+    return cp.pos(sum(drop * cp.sum_largest(margins, j + 1) for j, drop in enumerate(drops)))
+
+
 def _structured(loss, u, label):
     others = _others(u, label)
     costs = loss.label_cost[label, others] if loss.label_cost.size else np.ones(len(others))
@@ -68,6 +79,16 @@ def _structured(loss, u, label):
 
 def _softmax(loss, u, label):
     return cp.log_sum_exp(u) - u[int(label)]
+
+
+def _truncated(loss, u, label):
+    left = [j for j in range(u.shape[0]) if j not in label.masked]
+    return cp.log_sum_exp(u[left]) - u[label.label]
+
+
+def _calibrated(loss, u, label):
+    left = [j for j in range(u.shape[0]) if j not in label.masked]
+    return cp.pos(1 + cp.max(u[left]) - u[label.label])
 
 
 def _entropy(support):
@@ -111,10 +132,13 @@ _DEFINITIONS = {
     "softmax": _softmax,
     "topk_entropy_alpha": _entropy(lambda z, k: cp.pos(_mean_of_largest(z, k))),
     "topk_entropy_beta": _entropy(lambda z, k: _mean_of_largest(cp.pos(z), k)),
+    "truncated_topk_entropy": _truncated,
     "topk_hinge_alpha": _alpha,
     "topk_hinge_alpha_incl": _alpha_incl,
     "topk_hinge_beta": _beta,
+    "calibrated_topk_hinge": _calibrated,
     "weighted_usunier": _weighted_usunier,
+    "weighted_topk_hinge": _weighted_topk,
     "structured_hinge": _structured,
     "sparsemax": _sparsemax,
     "hinge_ova": _hinge_ova,

@@ -4,7 +4,7 @@ import pytest
 from dtopk import testing
 from dtopk.solvers.acceleration import MovingCentre
 from dtopk.solvers.sdca import BlockUpdater, RowConversion
-from tests.loss_cases import fit_labels, loss_cases, loss_id
+from tests.loss_cases import fit_labels, loss_id, updated_loss_cases
 
 N, D, M = 80, 6, 7
 
@@ -17,7 +17,7 @@ def test_the_first_centre_moves_nothing(rng):
     np.testing.assert_array_equal(W, before)
 
 
-@pytest.mark.parametrize("loss", loss_cases(M), ids=loss_id)
+@pytest.mark.parametrize("loss", updated_loss_cases(M), ids=loss_id)
 def test_weights_are_centre_and_duals_after_every_advance(loss):
     """W = c Z + X'A / r, so that X'A = r (W - c Z), whatever happened to Z."""
     X, y = testing.make_features(N, D, M, seed=7)

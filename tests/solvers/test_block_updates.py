@@ -6,10 +6,10 @@ import pytest
 from dtopk import testing
 from dtopk.losses import make_loss
 from dtopk.solvers.sdca import BlockUpdater, RowConversion, default_block_size
-from tests.loss_cases import fit_labels, loss_cases, loss_id
+from tests.loss_cases import fit_labels, loss_id, updated_loss_cases
 
 N, D, M = 150, 9, 7
-every_loss = pytest.mark.parametrize("loss", loss_cases(M), ids=loss_id)
+every_loss = pytest.mark.parametrize("loss", updated_loss_cases(M), ids=loss_id)
 SMOOTH = make_loss("topk_hinge_alpha", k=2, gamma=0.5)
 
 

@@ -1,0 +1,144 @@
+"""The sum of X' A over many rows, by matrix products or, where A is mostly zero, by its entries."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dtopk.kernels import sparse as kernels
+from dtopk.kernels.blas import gemm
+
+Array = NDArray[Any]
+
+_FLUSH_ROWS = 4096
+"""Rows that are summed in the precision of the computation before the sum goes to float64: the
+longer a sum in float32, the fewer of its digits are right."""
+_SPARSE = 12
+"""Products with single entries are faster than a matrix product where fewer than one in so many
+is not zero."""
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRows:
+    """Rows of which few entries are not zero, in the form of a CSR matrix."""
+
+    indptr: NDArray[np.int64]
+    """Where each row's entries begin, and where the last end, of shape (n_rows + 1,)."""
+    indices: NDArray[np.int32]
+    """The columns of the entries."""
+    values: Array
+    """The entries."""
+
+    @classmethod
+    def from_dense(cls, rows: Array) -> "SparseRows":
+        """Find the entries that are not zero.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n_rows, n_columns), float32 or float64
+        """
+        count = kernels.count_nonzeros(rows)
+        found = cls(
+            np.empty(len(rows) + 1, np.int64),
+            np.empty(count, np.int32),
+            np.empty(count, rows.dtype),
+        )
+        kernels.take_nonzeros(rows, found.indptr, found.indices, found.values)
+        return found
+
+    @classmethod
+    def concatenate(cls, parts: "list[SparseRows]") -> "SparseRows":
+        """Put rows one after another.
+
+        Parameters
+        ----------
+        parts : list of SparseRows, not empty
+        """
+        ends = np.cumsum([0] + [len(part.values) for part in parts])
+        starts = [part.indptr[:-1] + end for part, end in zip(parts, ends[:-1], strict=True)]
+        return cls(
+            np.concatenate([*starts, ends[-1:]]),
+            np.concatenate([part.indices for part in parts]),
+            np.concatenate([part.values for part in parts]),
+        )
+
+    def __getitem__(self, rows: slice) -> "SparseRows":
+        """Return some rows, which share their entries."""
+        first, last, _ = rows.indices(len(self.indptr) - 1)
+        indptr = self.indptr[first : last + 1]
+        part = slice(indptr[0], indptr[-1])
+        return SparseRows(indptr - indptr[0], self.indices[part], self.values[part])
+
+    def add_to(self, out: Array, factor: float) -> None:
+        """Add a multiple of the rows to those of out (n_rows, n_columns)."""
+        kind = out.dtype.type
+        kernels.add_sparse_rows(self.indptr, self.indices, self.values, kind(factor), out)
+
+    def dot(self, rows: Array) -> float:
+        """Return the sum of the products with rows (n_rows, n_columns), in float64."""
+        product: float = kernels.dot_sparse_rows(self.indptr, self.indices, self.values, rows)
+        return product
+
+
+class DirectionSum:
+    """Collect X' A in float64, some rows at a time.
+
+    Parameters
+    ----------
+    width : int
+        Columns of X.
+    n_classes : int
+        Columns of A.
+    dtype : dtype
+        Of both.
+    """
+
+    def __init__(self, width: int, n_classes: int, dtype: np.dtype[Any]) -> None:
+        self._total = np.zeros((width, n_classes))
+        self._dtype = dtype
+        self._dense: Array | None = None
+        self._sparse: Array | None = None
+        self._rows = 0
+
+    def add(self, X: Array, A: Array) -> SparseRows | None:
+        """Add rows.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n_rows, width)
+        A : ndarray of shape (n_rows, n_classes)
+
+        Returns
+        -------
+        SparseRows or None
+            A, where it has few entries that are not zero.
+        """
+        found = None
+        if _SPARSE * kernels.count_nonzeros(A) < A.size:
+            found = SparseRows.from_dense(A)
+            if self._sparse is None:
+                self._sparse = np.zeros(self._total.T.shape, self._dtype)
+            kernels.add_outer_products(X, found.indptr, found.indices, found.values, self._sparse)
+        else:
+            if self._dense is None:
+                self._dense = np.zeros(self._total.shape, self._dtype)
+            gemm(X.T, A, self._dense, beta=1.0)
+        self._rows += len(X)
+        if self._rows >= _FLUSH_ROWS:
+            self._flush()
+        return found
+
+    def _flush(self) -> None:
+        self._rows = 0
+        if self._dense is not None:
+            self._total += self._dense
+            self._dense[:] = 0
+        if self._sparse is not None:
+            self._total += self._sparse.T
+            self._sparse[:] = 0
+
+    def total(self) -> NDArray[np.float64]:
+        """Return the sum, of shape (width, n_classes), float64."""
+        self._flush()
+        return self._total

@@ -1,0 +1,105 @@
+"""Mixtures of atoms, against projected gradients and the definition of the dual value."""
+
+import numpy as np
+import pytest
+
+from dtopk.solvers.bundle import BASE, Bundle, maximise_on_simplex
+
+
+def random_problem(rng, n, rank):
+    vectors = rng.normal(size=(n, rank)) * 10.0 ** rng.integers(-3, 4)
+    linear = rng.normal(size=n) * np.square(vectors).sum(axis=1).max()
+    return linear, vectors @ vectors.T
+
+
+def value(linear, gram, w):
+    return linear @ w - 0.5 * w @ gram @ w
+
+
+@pytest.mark.parametrize("rank", [1, 3, 30], ids=["one line", "flat", "full"])
+@pytest.mark.parametrize("n", [1, 2, 12])
+def test_best_weights_meet_the_conditions_of_an_optimum(rng, n, rank):
+    for _ in range(50):
+        linear, gram = random_problem(rng, n, rank)
+        start = rng.dirichlet(np.ones(n))
+        w = maximise_on_simplex(linear, gram, start)
+        assert w.min() >= 0
+        assert w.sum() == pytest.approx(1, abs=1e-12)
+        slopes = linear - gram @ w
+        # No corner is uphill: what the best of them could gain is rounding.
+        scale = np.abs(linear).max() + np.abs(gram).max()
+        assert slopes.max() - w @ slopes <= 1e-9 * scale
+        assert value(linear, gram, w) >= value(linear, gram, start) - 1e-12 * scale
+
+
+def test_equal_atoms_share_a_weight(rng):
+    vector = rng.normal(size=5)
+    gram = np.full((3, 3), vector @ vector)
+    w = maximise_on_simplex(np.ones(3), gram, np.array([1.0, 0.0, 0.0]))
+    assert w.sum() == pytest.approx(1)
+
+
+class Vectors:
+    """The atoms that a bundle knows by their products alone."""
+
+    def __init__(self, limit):
+        self.bundle = Bundle(limit)
+        self.atoms = {BASE: (0.0, np.zeros(6))}
+
+    def add(self, name, linear, vector):
+        products = np.array([self.atoms[other][1] @ vector for other in self.bundle.names])
+        gap = self.bundle.add(name, linear, products, vector @ vector)
+        self.atoms[name] = (linear, vector)
+        return gap
+
+    def follow(self, shares):
+        if shares:
+            self.atoms[BASE] = tuple(
+                sum(share * self.atoms[name][part] for name, share in shares.items())
+                for part in (0, 1)
+            )
+
+    def value(self):
+        linear, vector = (
+            sum(weight * self.atoms[name][part] for name, weight in self.bundle.mixture.items())
+            for part in (0, 1)
+        )
+        return linear - 0.5 * vector @ vector
+
+
+@pytest.mark.parametrize("limit", [0, 1, 4])
+def test_value_is_that_of_the_mixture_through_folds_and_drops(rng, limit):
+    vectors = Vectors(limit)
+    values = [0.0]
+    for name in range(1, 25):
+        vectors.add(name, float(rng.uniform(0, 2)), rng.normal(size=6))
+        vectors.bundle.maximise()
+        vectors.bundle.drop_idle()
+        vectors.follow(vectors.bundle.fold())
+        assert len(vectors.bundle.names) <= limit + 1
+        assert vectors.bundle.value == pytest.approx(vectors.value(), rel=1e-9)
+        values.append(vectors.bundle.value)
+        again = Bundle.from_dict(vectors.bundle.to_dict())
+        assert again.value == vectors.bundle.value
+        assert again.mixture == vectors.bundle.mixture
+    assert (np.diff(values) >= -1e-12).all()
+
+
+def test_gap_is_the_slope_towards_the_new_atom(rng):
+    vectors = Vectors(3)
+    for name in range(1, 4):
+        vectors.add(name, 1.0, rng.normal(size=6))
+        vectors.bundle.maximise()
+    linear, vector = 2.0, rng.normal(size=6)
+    before = vectors.value()
+    gap = vectors.add(9, linear, vector)
+    step = 1e-6
+    vectors.bundle.step(step)
+    assert (vectors.value() - before) / step == pytest.approx(gap, rel=1e-4)
+
+
+def test_shrunk_duals_have_a_share_of_their_weights():
+    bundle = Bundle(0)
+    bundle.restart(3.0, 2.0)
+    bundle.shrink(0.5)
+    assert bundle.value == pytest.approx(1.5 - 0.5 * 0.25 * 2.0)
