@@ -136,7 +136,14 @@ def measure_pass(
     Returns
     -------
     PassTimes
+
+    Raises
+    ------
+    ValueError
+        If the loss has no update.
     """
+    if not loss.has_update:
+        raise ValueError(f"loss {loss.name!r} has no exact update of a row that could be timed.")
     n, d = X.shape
     size = min(block_size or default_block_size(n_classes), n)
     conversion = RowConversion(n_features=d, dtype=X.dtype)

@@ -197,6 +197,8 @@ def _probed_share(plan: ClusterPlan) -> float:
 
     A row's scores are one product, and its loss and duals take about as long as another.
     """
+    if plan.sizes.needs.passes:
+        return 0.0
     n_samples = plan.sizes.n_samples
     return min(max(PROBED_ROWS / n_samples, PROBED_SHARE), 1.0)
 

@@ -90,13 +90,13 @@ def _list_weights(sizes: Sizes, layout: Layout, n_members: int) -> list[Holding]
     kept = kept_rows(layout, n_members) * sizes.n_classes
     height = max(last - first for first, last in layout.slices)
     slice_size = height * sizes.n_classes
-    alone = layout.n_partitions == 1
+    alone, passes = layout.n_partitions == 1, sizes.needs.passes
     shape = f"{sizes.width:,} x {sizes.n_classes:,}"
     return [
         _steady(f"weights W, {shape}", sizes.weights_bytes),
         Holding(
             name=f"changes of W, {format_count(hosted, 'partition')}",
-            in_round=0 if alone else hosted * sizes.weights_bytes,
+            in_round=_changes_in_round(sizes, hosted, alone),
             at_certificate=hosted * sizes.exact_bytes,
         ),
         Holding(
@@ -106,12 +106,12 @@ def _list_weights(sizes: Sizes, layout: Layout, n_members: int) -> list[Holding]
         ),
         Holding(
             name=f"changes of kept slices, {format_count(others, 'other partition')}",
-            in_round=others * kept * sizes.itemsize,
+            in_round=others * (slice_size * 8 if passes else kept * sizes.itemsize),
             at_certificate=others * slice_size * 8,
         ),
         Holding(
             name="products of changes",
-            in_round=0 if alone else (layout.n_partitions + 1) * slice_size * 8,
+            in_round=0 if alone or passes else (layout.n_partitions + 1) * slice_size * 8,
             at_certificate=0,
         ),
         _steady(
@@ -125,17 +125,23 @@ def _list_weights(sizes: Sizes, layout: Layout, n_members: int) -> list[Holding]
     ]
 
 
+def _changes_in_round(sizes: Sizes, hosted: int, alone: bool) -> int:
+    """Count the bytes of what partitions change of W, or sum for it in a pass."""
+    if sizes.needs.passes:
+        return hosted * sizes.exact_bytes
+    return 0 if alone else hosted * sizes.weights_bytes
+
+
 def _list_vectors(sizes: Sizes, layout: Layout, kept: int) -> list[Holding]:
     """List what a solver of passes keeps of matrices that are as large as W."""
     needs = sizes.needs
     if not needs.passes:
         return []
     vectors = kept * (needs.vectors * sizes.itemsize + needs.exact_vectors * 8)
-    sums = sizes.weights_bytes + sizes.exact_bytes
     metric = kept // sizes.n_classes * sizes.width * sizes.itemsize if needs.metric else 0
     return [
         _steady(f"{needs.vectors + needs.exact_vectors} vectors of the solver", vectors),
-        Holding(name="sums of a pass", in_round=sums, at_certificate=0),
+        Holding(name="the latest part of a sum", in_round=sizes.weights_bytes, at_certificate=0),
         _steady("metric of the features", metric),
         # It is made before the first pass, from its sum and its factor.
         Holding(

@@ -202,8 +202,8 @@ class Sizes:
             streamed=streamed,
             batch_rows=self.block_size,
             block_rows=self.block_rows,
-            n_rounds=self.n_rounds,
-            fixed=self.fixed,
+            n_rounds=1 if self.needs.passes else self.n_rounds,
+            fixed=self.fixed or self.needs.passes,
         )
 
 

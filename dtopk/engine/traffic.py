@@ -56,7 +56,7 @@ def count_traffic(sizes: Sizes, layout: Layout, n_members: int, memory: MemoryPl
     kept = kept_rows(layout, n_members) * sizes.n_classes
     away = 1 - 1 / members
     weights = sizes.weights_bytes - kept * sizes.itemsize if n_members > 1 else 0
-    changes = others * kept * sizes.itemsize
+    changes = others * kept * (8 if sizes.needs.passes else sizes.itemsize)
     rows = member_rows(layout, n_members)
     duals = 0
     if memory.duals_in_memory and layout.n_partitions > 1:
@@ -65,7 +65,7 @@ def count_traffic(sizes: Sizes, layout: Layout, n_members: int, memory: MemoryPl
     first, again = _count_reads(sizes, layout, n_members, memory)
     streamed = 0
     if not memory.duals_in_memory:
-        streamed = rows * sizes.n_classes * sizes.itemsize
+        streamed = rows * sizes.n_classes * sizes.itemsize * sizes.needs.duals
     visited = 0
     if not memory.features_in_memory:
         visited = _visited_bytes(sizes, layout, n_members)
@@ -78,7 +78,7 @@ def count_traffic(sizes: Sizes, layout: Layout, n_members: int, memory: MemoryPl
         lead=_count_messages(layout, n_members),
         first_read=first,
         epoch_read=again,
-        duals_streamed=int(streamed * (2 + _probed_share(layout))),
+        duals_streamed=int(streamed * (2 + _probed_share(sizes, layout))),
         certificate_read=visited + streamed,
     )
 
@@ -94,7 +94,7 @@ def _count_reads(
         return 0, 0
     if not memory.features_in_memory:
         visited = _visited_bytes(sizes, layout, n_members)
-        return 0, int(visited * (1 + _probed_share(layout)))
+        return 0, int(visited * (1 + _probed_share(sizes, layout)))
     share = member_rows(layout, n_members) / sizes.n_samples
     new = layout.share * share * (1 - 1 / min(n_members, layout.n_partitions))
     return _read_chunks(sizes, layout, share), _read_chunks(sizes, layout, new)
@@ -109,8 +109,10 @@ def _visited_bytes(sizes: Sizes, layout: Layout, n_members: int) -> int:
     return member_rows(layout, n_members) * sizes.n_features * sizes.feature_itemsize
 
 
-def _probed_share(layout: Layout) -> float:
+def _probed_share(sizes: Sizes, layout: Layout) -> float:
     """Return the share of the blocks that the estimate of the gap reads once more."""
+    if sizes.needs.passes:
+        return 0.0  # A pass gives the gap by itself.
     blocks = -(-len(layout.blocks) // layout.n_partitions)
     return min(max(PROBE_BLOCKS, PROBE_SHARE * blocks), blocks) / blocks
 

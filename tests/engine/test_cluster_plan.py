@@ -17,6 +17,7 @@ from dtopk.engine.plan import (
     plan_process,
 )
 from dtopk.engine.sizes import Sizes
+from dtopk.losses import make_loss
 
 GB = 10**9
 
@@ -343,3 +344,27 @@ def read_peak():
 
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def test_solver_of_passes_is_planned_without_duals_and_with_its_vectors():
+    options = FitOptions(partitions=4, solver="frank_wolfe", atoms=7)
+    plans = {
+        loss: plan_cluster(
+            Sizes.of_numbers(
+                options, loss, n_samples=200_000, n_features=1024, n_classes=500,
+                dtype="float16", chunk_rows=4096,
+            ),
+            n_members=4,
+            memory_bytes=4 * GB,
+        )
+        for loss in (make_loss("topk_hinge_alpha"), make_loss("topk_hinge_alpha", gamma=1.0))
+    }  # fmt: skip
+    plain, smooth = plans.values()
+    weights = 1024 * 500 * 4
+    by_name = {holding.name: holding.in_round for holding in plain.holdings}
+    assert not any("duals" in name for name in by_name)
+    # A quarter of seven atoms, the newest, the best weights, and the base in float64.
+    assert by_name["10 vectors of the solver"] == weights // 4 * 11
+    assert plain.layout.n_rounds == 1
+    assert plain.traffic.duals == plain.traffic.duals_streamed == 0
+    assert any("duals of" in holding.name for holding in smooth.holdings)

@@ -44,26 +44,25 @@ class Vectors:
 
     def __init__(self, limit):
         self.bundle = Bundle(limit)
-        self.atoms = {BASE: (0.0, np.zeros(6))}
+        self.linear = {BASE: 0.0}
+        self.atoms = {BASE: np.zeros(6)}
 
     def add(self, name, linear, vector):
-        products = np.array([self.atoms[other][1] @ vector for other in self.bundle.names])
+        products = np.array([self.atoms[other] @ vector for other in self.bundle.names])
         gap = self.bundle.add(name, linear, products, vector @ vector)
-        self.atoms[name] = (linear, vector)
+        self.linear[name], self.atoms[name] = linear, vector
         return gap
 
     def follow(self, shares):
         if shares:
-            self.atoms[BASE] = tuple(
-                sum(share * self.atoms[name][part] for name, share in shares.items())
-                for part in (0, 1)
-            )
+            self.linear[BASE], self.atoms[BASE] = self.mix(shares)
+
+    def mix(self, weights):
+        linear = sum(weight * self.linear[name] for name, weight in weights.items())
+        return linear, sum(weight * self.atoms[name] for name, weight in weights.items())
 
     def value(self):
-        linear, vector = (
-            sum(weight * self.atoms[name][part] for name, weight in self.bundle.mixture.items())
-            for part in (0, 1)
-        )
+        linear, vector = self.mix(self.bundle.mixture)
         return linear - 0.5 * vector @ vector
 
 

@@ -11,7 +11,7 @@ from sklearn.svm import LinearSVC
 from dtopk import testing
 from dtopk.engine import ArrayRows, FitOptions, fit
 from dtopk.losses import make_loss
-from tests.loss_cases import loss_id, random_labels, updated_loss_cases
+from tests.loss_cases import loss_cases, loss_id, random_labels, updated_loss_cases
 from tests.solvers.definitions import define_loss
 
 N_CLASSES = 6
@@ -80,6 +80,22 @@ def test_certified_value_equals_that_of_a_convex_solver(loss, n_classes, seed):
     expected = optimum_by_cvxpy(loss, X, y, C * weight, n_classes)
     assert result.certificate.primal == pytest.approx(expected, rel=AGREEMENT)
     assert result.certificate.dual_value == pytest.approx(expected, rel=AGREEMENT)
+
+
+POLYHEDRAL = [loss for loss in loss_cases(N_CLASSES) if loss.polyhedral]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(N_PROBLEMS))
+@pytest.mark.parametrize("loss", POLYHEDRAL[:: 1 if N_PROBLEMS > 1 else 4], ids=loss_id)
+def test_frank_wolfe_certifies_the_value_of_a_convex_solver(loss, seed):
+    X, y, weight, C = random_problem(loss, seed)
+    result = train(loss, X, y, C=C, weight=weight, solver="frank_wolfe", tol=5e-5)
+    assert result.stop_reason == "tolerance"
+    expected = optimum_by_cvxpy(loss, X, y, C * weight)
+    assert result.certificate.primal == pytest.approx(expected, rel=1e-4)
+    assert result.certificate.dual_value == pytest.approx(expected, rel=1e-4)
+    assert result.certificate.dual_value <= expected * (1 + 1e-7)
 
 
 @pytest.mark.slow

@@ -28,7 +28,8 @@ def test_direction_is_that_of_the_two_loops(rng, with_metric):
     if with_metric:
         root = rng.normal(size=(n, n))
         inverse = np.linalg.inv(np.eye(n) + root @ root.T)
-    quasi, pairs = QuasiNewton(memory), []
+    quasi = QuasiNewton(memory)
+    pairs: list[tuple[np.ndarray, np.ndarray]] = []
     for name in range(6):
         s = rng.normal(size=n)
         y = hessian @ s
