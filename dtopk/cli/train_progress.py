@@ -245,10 +245,11 @@ def make_progress() -> LineProgress | BarProgress:
 
 
 def _describe_start(info: FitInfo) -> str:
-    return (
+    line = (
         f"training {info.loss_name} with {info.solver} on {info.n_samples:,} rows, "
         f"{info.n_features:,} features, {info.n_classes:,} classes, to a gap of {info.tol:g}"
     )
+    return f"{line} ({info.solver} since {info.solver_reason})" if info.solver_reason else line
 
 
 def _format_seconds(seconds: float) -> str:

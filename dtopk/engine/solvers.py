@@ -69,7 +69,7 @@ def choose_solver(loss: Loss, name: str) -> Choice:
                 "forgives"
             )
         elif first == "sdca":
-            reason = "it takes the fewest passes over the rows in almost every case measured"
+            reason = "it took the fewest passes where solvers were compared"
         else:
             reason = f"loss {loss.name!r} has no closed update of a row, which 'sdca' needs"
         return Choice(solver=first, reason=reason)

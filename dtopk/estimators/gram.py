@@ -19,8 +19,9 @@ KERNELS = ("rbf", "linear", "precomputed")
 _BLOCK_ROWS = 256
 _SHARE_OF_FREE = 0.8
 """Share of the free memory that a fit may take; all that it holds is counted."""
-_ROUNDING = 1e-6
-"""By how much entries of a Gram matrix may be off, relative to the largest: those of float32."""
+_ROUNDING = 1e-5
+"""By how much entries of a Gram matrix that was made in float32 may be off, and its eigenvalues,
+relative to the largest."""
 _KRYLOV_STEPS = 16
 _KRYLOV_WIDTH = 8
 

@@ -10,7 +10,12 @@ import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from sklearn.metrics.pairwise import laplacian_kernel, linear_kernel, rbf_kernel, sigmoid_kernel
+from sklearn.metrics.pairwise import (
+    euclidean_distances,
+    laplacian_kernel,
+    linear_kernel,
+    rbf_kernel,
+)
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -97,13 +102,11 @@ def test_certificate_proves_the_last_digits(loss):
 
 
 @pytest.mark.parametrize("given", [{}, {"loss": "topk_hinge_alpha", "k": 2}])
-def test_large_c_is_certified_with_acceleration_in_fewer_passes(data, given):
-    common = {"kernel": "linear", "C": 100.0, "max_epochs": 2000, "random_state": 0, **given}
-    fast = KernelTopKClassifier(**common).fit(*data)
-    slow = KernelTopKClassifier(acceleration="off", **common).fit(*data)
-    assert fast.certificate_.certified
-    assert slow.certificate_.certified
-    assert fast.n_iter_ < 0.5 * slow.n_iter_
+def test_large_c_is_certified_with_acceleration_alone(data, given):
+    common = {"kernel": "linear", "C": 100.0, "max_epochs": 400, "random_state": 0, **given}
+    assert KernelTopKClassifier(**common).fit(*data).stop_reason_ == "tolerance"
+    with pytest.warns(ConvergenceWarning, match="after 400 epochs"):
+        KernelTopKClassifier(acceleration="off", **common).fit(*data)
 
 
 def test_certificate_repeats_from_what_is_kept(data):
@@ -150,9 +153,7 @@ def test_balanced_classes_weigh_samples_by_their_weights(data, rng):
     by_hand = {label: totals.sum() / (4 * total) for label, total in enumerate(totals)}
     ours = KernelTopKClassifier(class_weight="balanced", **EXACT).fit(X, y, weight)
     same = KernelTopKClassifier(class_weight=by_hand, **EXACT).fit(X, y, weight)
-    np.testing.assert_allclose(
-        ours.decision_function(X), same.decision_function(X), atol=ATOL
-    )
+    np.testing.assert_allclose(ours.decision_function(X), same.decision_function(X), atol=ATOL)
 
 
 @pytest.mark.parametrize("kernel_gamma", ["scale", "auto", 0.3])
@@ -241,9 +242,7 @@ variance of rows whose weights it does not know."""
 def test_estimator_keeps_conventions(check):
     estimator = KernelTopKClassifier(random_state=0)
     if check.func.__name__ == _NEEDS_SEVEN_DIGITS:
-        estimator.set_params(
-            dtype="float64", tol=1e-16, max_epochs=5000, C=1e-6, kernel_gamma=0.1
-        )
+        estimator.set_params(dtype="float64", tol=1e-16, max_epochs=5000, C=1e-6, kernel_gamma=0.1)
     check(estimator)
 
 
@@ -386,7 +385,9 @@ def test_a_matrix_that_is_not_symmetric_is_refused(data):
     X, y = data
     K = rbf_kernel(X)
     K[7, 3] += 0.01
-    with pytest.raises(ValueError, match=r"symmetric, got \S+ in row 7, column 3, and \S+ in row 3"):
+    with pytest.raises(
+        ValueError, match=r"symmetric, got \S+ in row 3, column 7, and \S+ in row 7"
+    ):
         fit_matrix(K, y)
 
 
@@ -398,18 +399,20 @@ def test_a_negative_diagonal_is_refused_by_its_row(data):
         fit_matrix(K, y)
 
 
+def less_distance(X, Y):
+    return 1 - 0.5 * euclidean_distances(X, Y)
+
+
 @pytest.mark.parametrize("n_rows", [100, 400])
 def test_an_indefinite_matrix_is_refused(n_rows):
     """Its least eigenvalue is found among all of them, or in a Krylov space."""
     X, y = make_rows(n_rows)
-    K = sigmoid_kernel(X.astype(float), gamma=0.1, coef0=-1.0)
+    K = less_distance(X, X)
     least = np.linalg.eigvalsh(K)[0]
     with pytest.raises(ValueError, match=f"got an eigenvalue of {least:.3g}"):
         fit_matrix(K, y)
-    with pytest.raises(ValueError, match="positive semidefinite"):
-        KernelTopKClassifier(
-            kernel=lambda X, Y: sigmoid_kernel(X, Y, gamma=0.1, coef0=-1.0)
-        ).fit(X, y)
+    with pytest.raises(ValueError, match=f"got an eigenvalue of {least:.3g}"):
+        KernelTopKClassifier(kernel=less_distance).fit(X, y)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -417,7 +420,7 @@ def test_an_indefinite_matrix_is_refused(n_rows):
 def test_a_kernel_is_not_refused_for_its_rounding(kernel, dtype):
     """The linear one has rank 6, and all other eigenvalues are rounding of the largest."""
     X, y = make_rows(400)
-    K = kernel(X + 10).astype(dtype)
+    K = kernel(X + 1).astype(dtype)
     centred = K - K.mean(axis=0) - K.mean(axis=1)[:, None] + K.mean()
     for matrix in (K, 0.5 * (centred + centred.T)):
         gram.check_gram(np.ascontiguousarray(matrix))
@@ -453,7 +456,7 @@ def test_a_matrix_beyond_memory_is_refused_before_it_is_made(data, monkeypatch):
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
 def test_products_that_overflow_are_refused(data):
     with pytest.raises(ValueError, match=r"too large for float32\. Scale the kernel"):
-        KernelTopKClassifier(kernel="linear", random_state=0).fit(1e16 * data[0], data[1])
+        KernelTopKClassifier(kernel="linear", random_state=0).fit(1e20 * data[0], data[1])
 
 
 def test_one_class_of_positive_weight_is_refused(data):
