@@ -14,9 +14,9 @@ from dtopk.engine.pass_member import METRIC, MOVE, WEIGHTS
 from dtopk.engine.pass_run import PassProgress, PassRun
 from dtopk.engine.records import EpochRecord
 from dtopk.engine.run import Progress
-from dtopk.engine.solvers import LBFGS_PAIRS, MOST_METRIC_WIDTH
+from dtopk.engine.solvers import LBFGS_PAIRS, MOST_METRIC_WIDTH, START_GAP
 from dtopk.solvers.certificate import Certificate
-from dtopk.solvers.policy import Course
+from dtopk.solvers.policy import CheckSchedule, Course
 from dtopk.solvers.quasi_newton import LineSearch, QuasiNewton, names_of
 
 _ROUNDING = {"float32": 1e-6, "float64": 1e-13}
@@ -42,20 +42,32 @@ class DescentProgress(PassProgress):
     """The last step that was accepted, by the norm of its direction, for gradient descent."""
     accepted: bool = True
     """Whether the weights of the last pass were."""
+    begins: bool = False
+    """Whether it is the convex loss that is descended, with which one that is not convex begins."""
 
 
 class DescentRun(PassRun):
-    """The lead of a run of L-BFGS or gradient descent. See :class:`Run`."""
+    """The lead of a run of L-BFGS or gradient descent. See :class:`Run`.
+
+    Gradient descent of a loss that is not convex begins where L-BFGS has nearly solved a convex
+    one. From W = 0 the truncated top-k entropy ended at a P that was 3 to 7 percent higher (k = 2,
+    3 and 5 on the Letter data, C = 0.1), after twice the passes.
+    """
 
     progress_class: ClassVar[type[Progress]] = DescentProgress
     progress: DescentProgress
 
     def _make_progress(self) -> DescentProgress:
-        self._quasi = QuasiNewton(LBFGS_PAIRS if self._solver == "lbfgs" else 0)
+        now = DescentProgress(begins=self.loss.n_masked > 0 and self._start is None)
         self._search: LineSearch | None = None
-        width = self.layout.slices[-1][1]
-        self._metric = self._solver == "lbfgs" and width <= MOST_METRIC_WIDTH
-        return DescentProgress()
+        self._choose_method(now)
+        return now
+
+    def _choose_method(self, now: DescentProgress) -> None:
+        """Have pairs and a metric, or neither."""
+        self._has_pairs = self._solver == "lbfgs" or now.begins
+        self._quasi = QuasiNewton(LBFGS_PAIRS if self._has_pairs else 0)
+        self._metric = self._has_pairs and self.layout.slices[-1][1] <= MOST_METRIC_WIDTH
 
     def _begin(self) -> None:
         self._own(self._dealer.owners.tolist(), None)
@@ -77,11 +89,12 @@ class DescentRun(PassRun):
             return
         self.team.call("sum_metric")
         self._collect(METRIC)
-        self.team.call("invert_metric", self.loss.curvature / self.rows.n_classes)
+        self.team.call("invert_metric", self.loss.convex_start.curvature / self.rows.n_classes)
         self._drop([METRIC])
 
     def _restore(self, version: str) -> None:
         now = self.progress
+        self._choose_method(now)
         self._quasi = QuasiNewton.from_dict(now.pairs)
         self._search = LineSearch(**now.search) if now.search else None
         vectors = list(now.vectors)
@@ -104,14 +117,19 @@ class DescentRun(PassRun):
 
     def _epoch(self) -> EpochRecord:
         now = self.progress
-        sums = self._pass(kind="gradients")
+        sums = self._pass(kind="gradients", begins=now.begins)
         if not self._is_whole:
             if self._search is not None:
                 self._combine(WEIGHTS, {_POINT: 1.0})
             return self._make_record(sums, 1.0, 0.0)
         self._collect(MOVE)
         self._take_in(sums)
-        return self._make_record(sums, now.primal, now.primal - 0.5 * now.squared_gradient)
+        return self._make_record(
+            sums,
+            now.primal,
+            now.primal - 0.5 * now.squared_gradient,
+            masking=int(self.loss.n_masked > 0 and not now.begins),
+        )
 
     def _take_in(self, sums: list[PassSums]) -> None:
         """Judge the weights of the pass: whether they are the next point."""
@@ -155,7 +173,7 @@ class DescentRun(PassRun):
         if self._search is None:
             return
         now, quasi = self.progress, self._quasi
-        if self._solver == "gradient_descent":
+        if not self._has_pairs:
             now.step = self._search.step
             return
         now.newest += 1
@@ -178,10 +196,25 @@ class DescentRun(PassRun):
     # Between passes.
 
     def _advance(self, gap: float, course: Course) -> None:
-        if self.progress.accepted:
+        now = self.progress
+        if now.begins and 0.5 * now.squared_gradient <= START_GAP * now.primal:
+            self._leave_start()
+            return
+        if now.accepted:
             self._choose_direction()
         assert self._search is not None
         self._combine(WEIGHTS, {_POINT: 1.0, _DIRECTION: self._search.step})
+
+    def _leave_start(self) -> None:
+        """Descend the loss itself from here on."""
+        now = self.progress
+        self._forget()
+        if self._metric:
+            self._drop([_STEEPEST])
+        now.begins, self._search = False, None
+        self._choose_method(now)
+        self._schedule = CheckSchedule(self.options.tol)
+        self._combine(WEIGHTS, {_POINT: 1.0})
 
     def _choose_direction(self) -> None:
         """Choose where to go from the last point."""

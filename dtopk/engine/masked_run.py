@@ -16,13 +16,12 @@ from dtopk.engine.options import StartPoint
 from dtopk.engine.records import EpochRecord
 from dtopk.engine.run import Progress
 from dtopk.engine.sdca_run import SdcaProgress, SdcaRun
+from dtopk.engine.solvers import START_GAP
 from dtopk.solvers.certificate import Certificate
 from dtopk.solvers.policy import CheckSchedule, Course
 
-_START_GAP = 3e-2
-"""Relative gap to which the convex loss of the start is solved."""
 _FIRST_GAP = 5e-2
-"""The same, for the first masks."""
+"""Relative gap to which the problem with the first masks is solved."""
 _GAIN_SHARE = 1.0
 """Of what the last stage gained in P, in relative terms, the next one may leave as its gap. With
 less, losses that are not smooth took up to twice the passes, to weights that were no better."""
@@ -41,7 +40,7 @@ class MaskedProgress(SdcaProgress):
 
     masking: int = 0
     """How many times the masks have been chosen."""
-    stage_tol: float = _START_GAP
+    stage_tol: float = START_GAP
     """Relative gap to which the stage is solved."""
     best: float = math.inf
     """P at the weights that the masks were chosen at."""
@@ -56,7 +55,7 @@ class MaskedRun(SdcaRun):
     def _make_progress(self) -> MaskedProgress:
         self._is_swapped = False
         found = super()._make_progress()
-        stage_tol = max(_START_GAP, self.options.tol)
+        stage_tol = max(START_GAP, self.options.tol)
         self._schedule = CheckSchedule(stage_tol)
         return MaskedProgress(sigma=found.sigma, duals=found.duals, stage_tol=stage_tol)
 

@@ -152,6 +152,8 @@ class Pass:
     kind: Literal["gradients", "vertices"]
     """What a row's scores give: minus C times the loss's gradient, or the vertex of the dual's
     domain that the dual's gradient points to."""
+    begins: bool = False
+    """Whether gradients are those of the convex loss with which one that is not convex begins."""
     atom: int = 0
     """The name of what the pass finds, where rows keep it."""
     mixture: dict[int, float] = field(default_factory=dict)

@@ -30,7 +30,7 @@ from dtopk.engine.messages import (
 from dtopk.engine.options import StartPoint
 from dtopk.kernels.blas import gemm, gram
 from dtopk.kernels.vectors import add_multiple, dot
-from dtopk.losses import Labels
+from dtopk.losses import Labels, Loss
 from dtopk.solvers.bundle import BASE
 from dtopk.solvers.certificate import CertificateSums
 from dtopk.solvers.directions import DirectionSum, SparseRows
@@ -68,7 +68,8 @@ class PassMember(Member):
         block = np.zeros((1, self.conversion.width), self.W.dtype)
         self.conversion.gather(X, np.zeros(1, np.int64), block)
         DirectionSum(self.conversion.width, self.rows.n_classes, self.W.dtype).add(block, scores)
-        self.loss.values(scores, labels)
+        for loss in (self.loss, self.loss.convex_start):
+            loss.values(scores, labels)
         if self.loss.polyhedral:
             self.loss.vertices(scores, labels)
             self.loss.shift_scores(scores, scores.copy(), labels, costs)
@@ -131,7 +132,8 @@ class PassMember(Member):
             clock.append(time.perf_counter())
             rows = piece.labels[part], costs[part].astype(self.W.dtype)
             if order.kind == "gradients":
-                A = self._gradients(scores, *rows, sums)
+                loss = self.loss.convex_start if order.begins else self.loss
+                A = _gradients(loss, scores, *rows, sums)
             else:
                 A = self._vertices(visit, part, scores, *rows, order, sums)
             clock.append(time.perf_counter())
@@ -155,16 +157,6 @@ class PassMember(Member):
         timings.scores += spent[1]
         timings.inner += spent[2]
         timings.update += spent[3]
-
-    def _gradients(self, scores: Array, labels: Labels, costs: Array, sums: PassSums) -> Array:
-        """Return -C times the gradients; add up the losses and what they lose to their duals."""
-        values = costs.astype(np.float64) * self.loss.values(scores, labels)
-        A = self.loss.gradients(scores, labels)
-        A *= -costs[:, None]
-        products = np.einsum("ij,ij->i", A, scores, dtype=np.float64)
-        sums.losses += float(values.sum())
-        sums.linear += float((values + products).sum())
-        return A
 
     def _vertices(
         self,
@@ -523,3 +515,14 @@ class PassMember(Member):
             for part in ("indptr", "indices", "values")
         )
         return SparseRows(indptr, indices.astype(np.int32), values)
+
+
+def _gradients(loss: Loss, scores: Array, labels: Labels, costs: Array, sums: PassSums) -> Array:
+    """Return -C times the gradients; add up the losses and what they lose to their duals."""
+    values = costs.astype(np.float64) * loss.values(scores, labels)
+    A: Array = loss.gradients(scores, labels)
+    A *= -costs[:, None]
+    products = np.einsum("ij,ij->i", A, scores, dtype=np.float64)
+    sums.losses += float(values.sum())
+    sums.linear += float((values + products).sum())
+    return A

@@ -77,7 +77,8 @@ class EpochRecord:
     late: str = ""
     """That member, where it took half as long again as the one in the middle."""
     masking: int = 0
-    """Of a loss that is not convex: how many times it has been chosen what rows leave out. Unless
+    """Of a loss that is not convex: 0 for the convex one with which training begins, then how many
+    times it has been chosen what rows leave out, or 1 where that is done at every step. Unless
     `exact`, primal and dual value are those of the convex problem being solved."""
 
 

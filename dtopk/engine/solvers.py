@@ -9,6 +9,9 @@ from dtopk.losses import Loss
 
 LBFGS_PAIRS = 10
 """Pairs of L-BFGS."""
+START_GAP = 3e-2
+"""Relative gap to which the convex loss is solved with which one that is not convex begins. From
+gaps of 1e-3 and 0.1 it reached objectives as low; from W = 0 it did not."""
 MOST_METRIC_WIDTH = 8192
 """Rows of W up to which L-BFGS works in the metric of the features, which costs their square."""
 _MOST_ATOMS = 50
@@ -136,7 +139,8 @@ def find_needs(loss: Loss, options: FitOptions, width: int, n_classes: int) -> N
     solver = choose_solver(loss, options.solver).solver
     if solver in ("sdca", "block_frank_wolfe"):
         return Needs(masked=loss.n_masked)
-    if solver == "lbfgs":
+    # Gradient descent of a loss that is not convex begins with L-BFGS.
+    if solver == "lbfgs" or (solver == "gradient_descent" and loss.n_masked):
         metric = width <= MOST_METRIC_WIDTH
         kinds = 3 if metric else 2
         return Needs(passes=True, duals=False, vectors=kinds * (LBFGS_PAIRS + 1) + 3, metric=metric)

@@ -166,7 +166,7 @@ def check_kernel(kernel: Any, kernel_gamma: Any) -> None:
     ValueError, TypeError
         If one of them breaks its rule.
     """
-    if not callable(kernel) and kernel not in KERNELS:
+    if not (callable(kernel) or (isinstance(kernel, str) and kernel in KERNELS)):
         raise ValueError(
             f"kernel must be one of {', '.join(map(repr, KERNELS))} or a callable, got {kernel!r}."
         )

@@ -132,8 +132,6 @@ class KernelSdca:
         """Return r of the accelerated outer loop; 1: plain."""
         return 1.0 if self._centres is None else self._centres[0].ratio
 
-    # One pass.
-
     def sweep(
         self, order: NDArray[np.int64], should_stop: Callable[[], bool] = lambda: False
     ) -> int:
@@ -161,6 +159,7 @@ class KernelSdca:
         """Do what :meth:`dtopk.solvers.sdca.BlockUpdater.update` does, in the kernel's space."""
         n_rows, kind = len(rows), self.scores.dtype.type
         K, a, delta = self._rows[:n_rows], self._dual[:n_rows], self._delta[:n_rows]
+        # With the mode 'raise', numpy would fill a buffer and copy that.
         np.take(self.problem.K, rows, axis=0, out=K, mode="clip")
         take_duals(self.dual, rows, kind(1 / self.ratio), a)
         scores = np.ascontiguousarray(self.scores[:, rows].T)

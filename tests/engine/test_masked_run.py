@@ -7,7 +7,7 @@ from dtopk import testing
 from dtopk.engine import ArrayRows, Callback, FitOptions, StartPoint, fit
 from dtopk.engine.masked_run import MaskedRun
 from dtopk.losses import make_loss
-from dtopk_storage import open_dual, open_run_state
+from dtopk_storage import RunState, open_dual, open_run_state
 from tests import cluster_runs
 from tests.engine.test_fit_resume import (
     Kill,
@@ -24,7 +24,8 @@ C = 0.3
 TRUNCATED = make_loss("truncated_topk_entropy", k=3)
 SMOOTH = make_loss("calibrated_topk_hinge", k=2, gamma=0.5)
 HINGE = make_loss("calibrated_topk_hinge", k=2)
-TIGHT = {"dtype": "float64", "tol": 1e-3, "max_epochs": 3000, "C": C}
+TOL = 1e-3
+TIGHT = {"dtype": "float64", "tol": TOL, "max_epochs": 3000, "C": C}
 every_loss = pytest.mark.parametrize(
     "loss", [TRUNCATED, SMOOTH, HINGE], ids=["truncated", "smooth", "hinge"]
 )
@@ -92,7 +93,7 @@ def test_weights_are_the_optimum_of_the_problem_with_their_own_masks(loss, weigh
     assert certificate.primal == pytest.approx(true_objective(loss, found.W, weight), rel=1e-12)
     best = masked_optimum(loss, found.W, weight)
     assert certificate.dual_value <= best
-    assert best >= certificate.primal * (1 - 1.1 * TIGHT["tol"])
+    assert best >= certificate.primal * (1 - 1.1 * TOL)
 
 
 @every_loss
@@ -199,7 +200,7 @@ def test_two_workers_give_the_bits_of_one_process(client, tmp_path, monkeypatch,
     """Blocks change places, and with them whoever finds their masks."""
     rows = cluster_runs.make_rows(tmp_path / "features")
     changes = {"C": 1.0, "tol": 1e-3, "max_epochs": 12}
-    states = [{}, {}]
+    states: list[dict[str, RunState]] = [{}, {}]
     if streamed:
         cluster_runs.streaming(monkeypatch)
         states = [{"state": open_run_state(tmp_path / name)} for name in ("f", "g")]
