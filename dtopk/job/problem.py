@@ -14,6 +14,7 @@ from dtopk.engine import (
     StartPoint,
     StoreRows,
     balance_classes,
+    choose_solver,
     class_totals,
     find_improper,
     plan_rows,
@@ -145,6 +146,8 @@ def build_problem(
     rows = open_rows(store, job, loss)
     n_skipped = _check_sets(rows, job) if loss.proper_sets else 0
     totals = class_totals(rows)
+    with naming_key("solver.name of the job"):
+        choose_solver(loss, job.solver.name)
     n_present = np.count_nonzero(totals)
     if n_present < (2 if store.kind == "multiclass" else 1):
         wanted = "of at least two classes" if store.kind == "multiclass" else "with a label"

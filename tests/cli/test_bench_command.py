@@ -46,6 +46,13 @@ def test_bench_times_a_loss_of_sets_of_labels(capsys):
     assert "multilabel_hinge(gamma=1.0), blocks of" in captured.out
 
 
+@pytest.mark.parametrize("loss", ["truncated_topk_entropy", "calibrated_topk_hinge"])
+def test_bench_times_a_loss_that_leaves_classes_out(capsys, loss):
+    code, captured = run([*SMALL, "--loss", loss, "--k", "2"], capsys)
+    assert code == 0
+    assert f"{loss}(k=2" in captured.out
+
+
 def test_bench_refuses_k_that_the_classes_do_not_allow(capsys):
     code, captured = run(["--rows", "50", "--features", "4", "--classes", "3"], capsys)
     assert code == 2

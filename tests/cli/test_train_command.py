@@ -55,6 +55,15 @@ def test_train_prints_every_path_it_wrote(call, job_path, tmp_path):
     assert "top-k" in result.out
 
 
+def test_train_says_what_is_certified_of_a_loss_that_is_not_convex(call, job_path, tmp_path):
+    choice = ("--set", "model.loss=truncated_topk_entropy", "--set", "model.k=2")
+    result = call("train", job_path, *choice)
+    assert "\n\ncertified stationary: relative gap" in result.out
+    assert "The loss is not convex. No weights are better by more than the gap as" in result.out
+    text = call("info", tmp_path / "runs" / "a", "--verify").out
+    assert "asked 0.001: certified stationary\n" in text
+
+
 def test_train_says_when_the_gap_was_not_reached(call, job_path):
     result = call("train", job_path, "--set", "solver.tol=1e-9", "--set", "solver.max_epochs=2")
     assert result.status == 0
@@ -110,7 +119,7 @@ def test_train_evaluate_and_predict_agree(call_json, job_path, store, tmp_path):
         ("solver.tol=-1", "solver.tol must be a finite number above 0, got -1.0."),
         ("model.gamma=inf", "model.gamma must be a finite number, 0 or above, got inf."),
         ("model.loss=softmx", "loss 'softmx' is unknown. Did you mean 'softmax'?"),
-        ("solver.name=scda", "solver.name must be one of 'auto', 'sdca', got 'scda'."),
+        ("solver.name=scda", "solver.name must be one of 'auto', 'sdca', 'frank_wolfe', "),
         ("solver.epochs=3", "key in [solver] 'epochs' is unknown. Did you mean 'max_epochs'?"),
         ("data.evaluate=['tst']", "split 'tst' is unknown"),
         ("C=1", "--set must be section.key=value, got 'C=1'."),

@@ -31,6 +31,9 @@ every_loss = pytest.mark.parametrize(
 )
 
 
+smooth_losses = pytest.mark.parametrize("loss", [TRUNCATED, SMOOTH], ids=["truncated", "smooth"])
+
+
 class Records(Callback):
     def __init__(self):
         self.records = []
@@ -57,6 +60,11 @@ def true_objective(loss, W, weight=1.0):
     scores = X.astype(float) @ W
     losses = [testing.loss_value(loss, u, label) for u, label in zip(scores, y, strict=True)]
     return C * np.sum(weight * np.array(losses)) + 0.5 * np.square(W).sum()
+
+
+def fast_objective(loss, W):
+    X, y = problem()
+    return C * loss.values(X.astype(float) @ W, y).sum() + 0.5 * np.square(W).sum()
 
 
 def masked_optimum(loss, W, weight=1.0, tol=1e-7):
@@ -100,7 +108,7 @@ def test_weights_are_the_optimum_of_the_problem_with_their_own_masks(loss, weigh
 @pytest.mark.parametrize("acceleration", ["off", "auto"])
 def test_objective_never_rises_from_one_stage_to_the_next(loss, acceleration):
     records = Records()
-    found = solve(loss, callbacks=[records], acceleration=acceleration)
+    found = solve(loss, callbacks=[records], acceleration=acceleration, max_epochs=100)
     stages = np.array([record.masking for record in found.history])
     assert stages[0] == 0
     assert set(np.diff(stages)) == {0, 1}
@@ -111,7 +119,7 @@ def test_objective_never_rises_from_one_stage_to_the_next(loss, acceleration):
     assert (np.diff(objectives) <= 0).all()
     for record, W in records.records:
         if record in begins:
-            assert record.primal == pytest.approx(true_objective(loss, W), rel=1e-12)
+            assert record.primal == pytest.approx(fast_objective(loss, W), rel=1e-12)
 
 
 def test_truncated_entropy_of_k_one_is_trained_as_softmax():
@@ -239,7 +247,7 @@ def test_stages_are_announced_by_the_choice_of_solver():
     assert "convex problems that leave out what the loss forgives" in info.reason
 
 
-@pytest.mark.parametrize("loss", [TRUNCATED, SMOOTH], ids=["truncated", "smooth"])
+@smooth_losses
 def test_gradient_descent_nears_a_stationary_point_as_low(loss, tmp_path):
     found = solve(loss, solver="gradient_descent", dual_path=tmp_path / "dual")
     assert found.certificate.certified
@@ -248,6 +256,43 @@ def test_gradient_descent_nears_a_stationary_point_as_low(loss, tmp_path):
     best = masked_optimum(loss, found.W)
     assert found.certificate.dual_value <= best
     assert best >= found.certificate.primal * (1 - 1.1e-3)
+
+
+@smooth_losses
+def test_gradient_descent_begins_with_a_convex_loss(loss):
+    """Nearly at its optimum the loss itself is descended, from the weights reached."""
+    records = Records()
+    found = solve(loss, solver="gradient_descent", callbacks=[records])
+    stages = [record.masking for record in found.history]
+    begins = stages.index(1)
+    assert stages == [0] * begins + [1] * (found.epochs - begins)
+    assert 0 < begins < found.epochs / 2
+    before, after = found.history[begins - 1 : begins + 1]
+    assert before.relative_gap <= 3e-2
+    X, y = problem()
+    softmax = solve(make_loss("softmax")).certificate.primal
+    assert softmax <= before.primal * (1 + 1e-9) <= softmax * 1.04
+    W = records.records[begins][1]
+    assert after.primal == pytest.approx(true_objective(loss, W), rel=1e-9)
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_killed_gradient_descent_goes_on_to_the_same_bits(store, tmp_path, partitions):
+    options = {
+        "loss": TRUNCATED, "solver": "gradient_descent", "C": 3.0, "tol": 1e-9, "max_epochs": 14,
+        "partitions": partitions,
+    }  # fmt: skip
+    undisturbed = train(store, None, dual_path=tmp_path / "one", **options)
+    state = open_run_state(tmp_path / "state")
+    begins = [record.masking for record in undisturbed.history].index(1)
+    assert begins > 1
+    # With the convex loss, where it has ended, and later.
+    for epoch in (begins, begins + 1, 13):
+        with pytest.raises(Killed):
+            train(store, state, callbacks=[Kill(epoch)], **options)
+        state.delete_leftovers()
+    resumed = train(store, state, dual_path=tmp_path / "other", **options)
+    assert_same(undisturbed, resumed, tmp_path)
 
 
 def test_members_of_other_runs_know_of_no_masks():

@@ -56,6 +56,25 @@ def test_softmax_of_two_classes_equals_logistic_regression_at_twice_c(binary):
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=COEF_ATOL)
 
 
+@pytest.mark.parametrize("loss", ["truncated_topk_entropy", "calibrated_topk_hinge"])
+def test_losses_that_are_not_convex_are_trained_to_a_stationary_point(data, loss):
+    """A restart at the weights never ends above them."""
+    X, y = data
+    clf = TopKClassifier(loss, k=2, C=0.1, tol=1e-3, random_state=0, warm_start=True).fit(X, y)
+    assert clf.stop_reason_ == "tolerance"
+    before = clf.certificate_
+    again = clf.fit(X, y).certificate_
+    assert again.certified
+    assert again.primal <= before.primal * (1 + 1e-6)
+    assert clf.predict_topk(X, 2).shape == (len(X), 2)
+
+
+def test_a_gap_above_the_tolerance_is_one_to_a_stationary_point(data):
+    clf = TopKClassifier("truncated_topk_entropy", k=2, max_epochs=1)
+    with pytest.warns(ConvergenceWarning, match="this far from a stationary point, of which"):
+        clf.fit(*data)
+
+
 def test_intercept_is_the_weight_of_a_constant_feature(data):
     X, y = data
     ours = TopKClassifier(C=0.7, intercept_scaling=2.0, **EXACT).fit(X, y)

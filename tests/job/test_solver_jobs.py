@@ -17,6 +17,9 @@ HINGE = {"loss": "topk_hinge_alpha", "k": 2, "C": 0.05}
         ("lbfgs", {"loss": "softmax", "C": 0.1}),
         ("frank_wolfe", {**HINGE, "gamma": 0.5}),
         ("block_frank_wolfe", HINGE),
+        ("sdca", {"loss": "truncated_topk_entropy", "k": 3}),
+        ("sdca", {"loss": "calibrated_topk_hinge", "k": 2, "class_weight": "balanced"}),
+        ("gradient_descent", {"loss": "truncated_topk_entropy", "k": 2, "C": 0.1}),
     ],
 )
 def test_certificate_of_a_solver_is_computed_anew_from_its_files(store, make_job, solver, model):
@@ -49,3 +52,10 @@ def test_loss_without_an_update_is_trained_by_frank_wolfe_unless_told_otherwise(
     result = train(store, make_job(model=model, solver=SolverSection(tol=1e-2)))
     assert result.solver == "frank_wolfe"
     assert result.certificate.certified
+
+
+def test_solver_that_does_not_serve_the_loss_is_refused_by_its_key(store, make_job):
+    model = ModelSection(loss="truncated_topk_entropy", k=2)
+    job = make_job(model=model, solver=SolverSection(name="lbfgs"))
+    with pytest.raises(ValueError, match=r"got 'lbfgs'\. Set by solver\.name of the job"):
+        train(store, job)

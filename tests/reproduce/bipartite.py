@@ -7,6 +7,7 @@ bipartite.md. Nothing else should run meanwhile.
 """
 
 import time
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -39,7 +40,11 @@ def sort_only(b, c, heights, radius, p, n):
     n.sort(axis=1)
 
 
-WAYS = {"fixing": project_by_fixing, "sorting": project_by_sorting, "numpy_sort": sort_only}
+WAYS: dict[str, Callable[..., None]] = {
+    "fixing": project_by_fixing,
+    "sorting": project_by_sorting,
+    "numpy_sort": sort_only,
+}
 
 
 def draw_problems(m, k, n_problems, seed):
