@@ -269,7 +269,6 @@ def test_gradient_descent_begins_with_a_convex_loss(loss):
     assert 0 < begins < found.epochs / 2
     before, after = found.history[begins - 1 : begins + 1]
     assert before.relative_gap <= 3e-2
-    X, y = problem()
     softmax = solve(make_loss("softmax")).certificate.primal
     assert softmax <= before.primal * (1 + 1e-9) <= softmax * 1.04
     W = records.records[begins][1]
