@@ -424,7 +424,8 @@ class PassMember(Member):
         norms = self.sum_exact()
         for number, exact in self._exact.items():
             self._put("base", number, exact)
-        self._exact, self._moves = {}, {}
+        # Others may still ask for the moves: those of the next pass take their place.
+        self._exact = {}
         return norms
 
     # Duals that are made when they are asked for.
