@@ -23,7 +23,8 @@ train: $(VENV)/installed-core build/letter.zarr ## train on the Letter data (TRA
 	$(BIN)/dtopk train jobs/letter.toml $(TRAIN_ARGS)
 
 test: $(VENV)/installed-test ## run the tests (PYTEST_ARGS="-k name -x" to choose)
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 NUMBA_NUM_THREADS=1 \
+		$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup $(PYTEST_ARGS)
 
 drill: $(VENV)/installed-test ## do harm to runs on workers (DRILL_ARGS="--help" for more of it)
 	$(BIN)/python -m tests.drill.drill $(DRILL_ARGS)
