@@ -50,7 +50,7 @@ class DescentRun(PassRun):
     """The lead of a run of L-BFGS or gradient descent. See :class:`Run`.
 
     Gradient descent of a loss that is not convex begins where L-BFGS has nearly solved a convex
-    one. From W = 0 the truncated top-k entropy ended at a P that was 3 to 7 percent higher (k = 2,
+    one. From W = 0 the truncated top-k entropy ended at a P that was 4 to 8 percent higher (k = 2,
     3 and 5 on the Letter data, C = 0.1), after twice the passes.
     """
 
