@@ -46,6 +46,8 @@ class MixtureProgress(PassProgress):
     """Changes of the base that the rows have not followed yet."""
     radius: float = math.inf
     """Greatest norm of the weights."""
+    foldings: int = 0
+    """How often certificates have written streamed duals once more."""
 
 
 class FrankWolfeRun(PassRun):
@@ -90,6 +92,9 @@ class FrankWolfeRun(PassRun):
         idle = {name for fold in now.folds for name in fold["dropped"]}
         kept = sorted({*atoms, *idle}) if self._smooth else []
         self.team.call("restore_vectors", version, now.vectors, kept)
+
+    def _version(self, epoch: int) -> str:
+        return f"{epoch:06d}-{self.progress.foldings:04d}-{self._session}"
 
     def _save(self, pending: dict[str, Any]) -> None:
         self.progress.bundle = self._bundle.to_dict()
@@ -224,8 +229,9 @@ class FrankWolfeRun(PassRun):
         self.team.call("fold", tuple(_make_fold(fold) for fold in self.progress.folds))
         self.progress.folds = []
         if self._streamed:
-            # What is committed under this epoch's version stays as it is.
-            self.team.call("begin_version", f"{self._version(self.progress.epoch)}-c")
+            # What is committed under the version so far stays as it is.
+            self.progress.foldings += 1
+            self.team.call("begin_version", self._version(self.progress.epoch))
         sums = self.team.call("sum_certificate")
         sums.sort(key=lambda part: part.partition)
         norms = sorted(self.team.call("keep_exact"), key=lambda norm: norm.slice)

@@ -8,6 +8,7 @@ from scipy.sparse import csr_array
 from sklearn.exceptions import NotFittedError
 
 from dtopk import TopKClassifier
+from dtopk.engine import SOLVERS
 from dtopk.estimators.parameters import make_options
 from tests.small_stores import make_rows, make_store
 
@@ -27,7 +28,10 @@ def data():
         ({"intercept_scaling": 0}, "intercept_scaling must be finite and above 0, got 0."),
         ({"max_epochs": 0}, "max_epochs must be at least 1, got 0."),
         ({"time_limit_s": 0}, "time_limit_s must be above 0, got 0."),
-        ({"solver": "adam"}, "solver must be one of 'auto', 'sdca', got 'adam'."),
+        (
+            {"solver": "adam"},
+            f"solver must be one of {', '.join(map(repr, SOLVERS))}, got 'adam'.",
+        ),
         ({"acceleration": True}, "acceleration must be one of 'auto', 'off', got True."),
         ({"dtype": "float16"}, "dtype must be one of 'float32', 'float64', got 'float16'."),
         ({"block_size": 0}, "block_size must be None or at least 1, got 0."),

@@ -8,6 +8,7 @@ are trained one after another, in this process. A loss that is in convergence.cs
 trained again.
 """
 
+from dataclasses import replace
 from functools import partial
 
 from dtopk.atomic import replace_when_complete
@@ -46,8 +47,11 @@ def trace_loss(config, folder, task):
     n_classes, constant = config["data"]["n_classes"], config["solver"]["constant"]
     loss, C = make_loss(**config["losses"][task["loss"]]), config["C"]
     options = FitOptions(C=C, threads=1, **config["solver"])
+    source = ArrayRows(rows.X, rows.y, n_classes)
+    # On a machine's first run kernels may be compiled within the first pass.
+    fit(source, loss, replace(options, max_epochs=1))
     keeper = KeepWeights()
-    result = fit(ArrayRows(rows.X, rows.y, n_classes), loss, options, callbacks=[keeper])
+    result = fit(source, loss, options, callbacks=[keeper])
     lines = []
     for record, W in zip(result.history, keeper.weights, strict=True):
         # Training estimates P on some of the rows in most passes; here it is that of all.
