@@ -11,6 +11,7 @@ from dtopk.engine.sizes import (
     member_partitions,
     member_rows,
 )
+from dtopk.solvers.directions import BATCH_ARRAYS, choose_batch_rows
 from dtopk_storage.wording import format_count
 
 PROCESS_BYTES = 240_000_000
@@ -212,10 +213,15 @@ def _list_transit(sizes: Sizes, memory: MemoryPlan) -> list[Holding]:
 
 
 def _list_workspace(sizes: Sizes, layout: Layout) -> Holding:
-    """Count the arrays of `BlockUpdater` and of `CertificateSums.add`."""
-    size = min(sizes.block_size, largest_block(layout))
+    """Count the arrays of `BlockUpdater` or of a pass's batch, and of `CertificateSums.add`."""
+    if sizes.needs.passes:
+        size = choose_batch_rows(sizes.width, sizes.n_classes, sizes.itemsize)
+        columns = sizes.width + BATCH_ARRAYS * sizes.n_classes
+    else:
+        size = min(sizes.block_size, largest_block(layout))
+        columns = sizes.width + size + 3 * sizes.n_classes
     return Holding(
-        name="rows being solved",
-        in_round=size * (sizes.width + size + 3 * sizes.n_classes) * sizes.itemsize,
+        name="rows being worked on",
+        in_round=min(size, largest_block(layout)) * columns * sizes.itemsize,
         at_certificate=_CERTIFICATE_ROWS * (sizes.width + 5 * sizes.n_classes) * 8,
     )

@@ -29,11 +29,11 @@ from dtopk.engine.messages import (
 )
 from dtopk.engine.options import StartPoint
 from dtopk.kernels.blas import gemm, gram
-from dtopk.kernels.vectors import add_multiple, dot
+from dtopk.kernels.vectors import combine, multiply
 from dtopk.losses import Labels, Loss
 from dtopk.solvers.bundle import BASE
 from dtopk.solvers.certificate import CertificateSums
-from dtopk.solvers.directions import DirectionSum, SparseRows
+from dtopk.solvers.directions import DirectionSum, SparseRows, choose_batch_rows
 
 Array = NDArray[Any]
 
@@ -58,6 +58,10 @@ class PassMember(Member):
         self._folded: dict[int, int] = {}
         self._folds: list[Fold] = []
         self._inverse: dict[int, Array] = {}
+
+    @property
+    def _batch_rows(self) -> int:
+        return choose_batch_rows(self.conversion.width, self.rows.n_classes, self.W.itemsize)
 
     def compile(self) -> None:
         """Call the kernels once, on a row of zeros, so that no pass waits for the compiler."""
@@ -121,11 +125,10 @@ class PassMember(Member):
         if not self.duals.absent:
             self._fold(visit)
         found: list[SparseRows] = []
-        for start in range(0, len(costs), self.updater.block_size):
-            part = slice(start, min(start + self.updater.block_size, len(costs)))
+        for start in range(0, len(costs), self._batch_rows):
+            part = slice(start, min(start + self._batch_rows, len(costs)))
             clock = [time.perf_counter()]
-            X = np.empty((part.stop - start, self.conversion.width), self.W.dtype)
-            self.conversion.gather(piece.X, np.arange(start, part.stop), X)
+            X = self.conversion.convert(piece.X[part])
             clock.append(time.perf_counter())
             scores = np.empty((len(X), self.W.shape[1]), self.W.dtype)
             gemm(X, self.W, scores)
@@ -217,14 +220,24 @@ class PassMember(Member):
         """
         for number in self._kept:
             pieces = self._collect_moves([number])[number]
-            total = np.zeros(pieces[0].shape)
-            for piece in pieces:
-                total += piece
-            self._put(name, number, total)
+            out = self._make_vector(name, number, pieces[0].shape[1])
+            combine([1.0] * len(pieces), [piece.ravel() for piece in pieces], out.ravel())
 
     def _put(self, name: str, number: int, values: Array) -> None:
-        dtype = np.float64 if name in _EXACT else self.W.dtype
-        self._vectors.setdefault(name, {})[number] = values.astype(dtype)
+        self._vectors.setdefault(name, {})[number] = values.astype(self._dtype_of(name))
+
+    def _dtype_of(self, name: str) -> np.dtype[Any]:
+        return np.dtype(np.float64) if name in _EXACT else self.W.dtype
+
+    def _make_vector(self, name: str, number: int, n_columns: int) -> Array:
+        """Return a slice of a vector to write to: the one that is there, or a new one."""
+        if name == WEIGHTS:
+            return self._vector(name, number)
+        slices = self._vectors.setdefault(name, {})
+        if number not in slices:
+            first, last = self.layout.slices[number]
+            slices[number] = np.zeros((last - first, n_columns), self._dtype_of(name))
+        return slices[number]
 
     def _vector(self, name: str, number: int) -> Array:
         if name == WEIGHTS:
@@ -253,8 +266,7 @@ class PassMember(Member):
             a, b = (
                 [self._vector(name, number).ravel() for name in names] for names in (left, right)
             )
-            out = np.array([[dot(one, other) for other in b] for one in a])
-            products.append(SliceProducts(slice=number, gram=out, slopes=np.zeros(0)))
+            products.append(SliceProducts(slice=number, gram=multiply(a, b), slopes=np.zeros(0)))
         return products
 
     def combine(self, name: str, terms: Mapping[str, float]) -> None:
@@ -266,14 +278,9 @@ class PassMember(Member):
         terms : mapping of str to float
         """
         for number in self._kept:
-            first, last = self.layout.slices[number]
-            total = np.zeros((last - first, self.W.shape[1]))
-            for other, factor in terms.items():
-                add_multiple(float(factor), self._vector(other, number).ravel(), total.ravel())
-            if name == WEIGHTS:
-                self.W[first:last] = total
-            else:
-                self._put(name, number, total)
+            vectors = [self._vector(other, number).ravel() for other in terms]
+            out = self._make_vector(name, number, self.W.shape[1])
+            combine(list(terms.values()), vectors, out.ravel())
         if name == WEIGHTS:
             self._stale = True
 

@@ -9,9 +9,8 @@ from numba import njit
 
 from dtopk.kernels.projections import FASTMATH
 
-_TILE = 256
-"""Features that are gone through together: what is summed of all classes then stays in the
-cache."""
+_LINE = 8
+"""Classes that are transposed together: float64 values of one line of the cache."""
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -56,7 +55,7 @@ def _axpy(x, factor, out):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def add_outer_products(X, indptr, indices, values, out):
-    """Add X' V to out, V the sparse rows; out is transposed.
+    """Add X' V to out, V the sparse rows; out is transposed, and cut into tiles of features.
 
     Parameters
     ----------
@@ -64,16 +63,33 @@ def add_outer_products(X, indptr, indices, values, out):
     indptr : ndarray of shape (n + 1,), int64
     indices : ndarray of int32
     values : ndarray of the dtype of X
-    out : ndarray of shape (n_classes, width), the dtype of X
-        Changed in place.
+    out : ndarray of shape (n_tiles, n_classes, tile), the dtype of X
+        Changed in place. A tile is one piece of memory, which the cache can hold: rows of a
+        matrix with a power of 2 of columns would all want the same places in it.
     """
-    width = X.shape[1]
-    for first in range(0, width, _TILE):
-        last = min(first + _TILE, width)
+    width, tile = X.shape[1], out.shape[2]
+    for number in range(out.shape[0]):
+        first = number * tile
+        last = min(first + tile, width)
+        sums = out[number]
         for i in range(X.shape[0]):
             x = X[i, first:last]
             for place in range(indptr[i], indptr[i + 1]):
-                _axpy(x, values[place], out[indices[place], first:last])
+                _axpy(x, values[place], sums[indices[place], : last - first])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def add_tiles(tiles, out):
+    """Add what :func:`add_outer_products` has summed to out (width, n_classes), float64."""
+    tile = tiles.shape[2]
+    width, n_classes = out.shape
+    for number in range(tiles.shape[0]):
+        first = number * tile
+        for start in range(0, n_classes, _LINE):
+            stop = min(start + _LINE, n_classes)
+            for f in range(first, min(first + tile, width)):
+                for j in range(start, stop):
+                    out[f, j] += tiles[number, j, f - first]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -11,12 +11,36 @@ from dtopk.kernels.blas import gemm
 
 Array = NDArray[Any]
 
+_BATCH_ROWS = 1024
+"""Rows that are multiplied with W together: more of them gain nothing."""
+_LEAST_ROWS = 256
+_BATCH_BYTES = 64 << 20
+"""Bytes that a batch may take, where the least rows do."""
+BATCH_ARRAYS = 4
+"""Arrays of a batch with a column a class, at most."""
 _FLUSH_ROWS = 4096
 """Rows that are summed in the precision of the computation before the sum goes to float64: the
 longer a sum in float32, the fewer of its digits are right."""
+_TILE = 256
+"""Features of which the sums of all classes lie together."""
 _SPARSE = 12
 """Products with single entries are faster than a matrix product where fewer than one in so many
 is not zero."""
+
+
+def choose_batch_rows(width: int, n_classes: int, itemsize: int) -> int:
+    """Choose how many rows are worked on together.
+
+    Parameters
+    ----------
+    width : int
+        Columns of X.
+    n_classes : int
+    itemsize : int
+        Bytes of a number.
+    """
+    rows = _BATCH_BYTES // (itemsize * (width + BATCH_ARRAYS * n_classes))
+    return min(max(rows, _LEAST_ROWS), _BATCH_ROWS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +142,8 @@ class DirectionSum:
         if _SPARSE * kernels.count_nonzeros(A) < A.size:
             found = SparseRows.from_dense(A)
             if self._sparse is None:
-                self._sparse = np.zeros(self._total.T.shape, self._dtype)
+                width, n_classes = self._total.shape
+                self._sparse = np.zeros((-(-width // _TILE), n_classes, _TILE), self._dtype)
             kernels.add_outer_products(X, found.indptr, found.indices, found.values, self._sparse)
         else:
             if self._dense is None:
@@ -135,7 +160,7 @@ class DirectionSum:
             self._total += self._dense
             self._dense[:] = 0
         if self._sparse is not None:
-            self._total += self._sparse.T
+            kernels.add_tiles(self._sparse, self._total)
             self._sparse[:] = 0
 
     def total(self) -> NDArray[np.float64]:

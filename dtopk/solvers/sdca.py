@@ -75,6 +75,23 @@ class RowConversion:
         """Convert X[rows] into out (n_rows, width)."""
         gather_rows(X, rows, self.mean, self.inverse_scale, self.constant, out)
 
+    def convert(self, X: Array) -> Array:
+        """Return rows as those of the computation: the same memory, where they are that already.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n_rows, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_rows, width)
+        """
+        if self.mean is None and not self.constant and X.dtype == self.dtype:
+            return X
+        out = np.empty((len(X), self.width), self.dtype)
+        self.gather(X, np.arange(len(X)), out)
+        return out
+
 
 @dataclass(kw_only=True)
 class Timings:

@@ -6,6 +6,8 @@ import pytest
 from dtopk import testing
 from dtopk.engine import ArrayRows, Callback, FitOptions, StartPoint, StoreRows, fit
 from dtopk.losses import make_loss
+from dtopk.solvers.bundle import Bundle
+from dtopk.solvers.policy import CheckSchedule
 from dtopk_storage import create_store, open_dual, open_run_state, open_store
 from tests.engine.test_fit_resume import (
     STREAMED,
@@ -119,6 +121,34 @@ def test_every_gap_on_the_way_bounds_the_distance_to_the_optimum(loss, solver):
         assert record.primal >= best * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("loss", WITH_FRANK_WOLFE[:4], ids=["hinge", "lapin", "moreau", "beta"])
+def test_gap_of_frank_wolfe_is_that_of_primal_and_dual(monkeypatch, loss):
+    """It is P - D at the weights of a pass without smoothing, and no less with it."""
+    found = []
+
+    def add(bundle, *arguments):
+        value = bundle.value
+        found.append((add_to_bundle(bundle, *arguments), value))
+
+    add_to_bundle = Bundle.add
+    monkeypatch.setattr(Bundle, "add", add)
+    gaps = Gaps()
+    X, y = problem()
+    options = FitOptions(**{**TIGHT, "solver": "frank_wolfe", "max_epochs": 9, "atoms": 0})
+    fit(ArrayRows(X, y, M), loss, options, callbacks=[gaps])
+    assert len(found) == 9
+    # The first pass is at W = 0; the last one's certificate is taken at other weights for gamma = 0.
+    for (gap, dual_value), (_, W) in zip(found[:-1], gaps.records[:-1], strict=True):
+        scores = X.astype(float) @ W
+        losses = [testing.loss_value(loss, u, label) for u, label in zip(scores, y, strict=True)]
+        difference = 0.3 * np.sum(losses) + np.square(W).sum() / 2 - dual_value
+        assert difference > 0
+        if loss.smooth:
+            assert gap >= difference
+        else:
+            assert gap == pytest.approx(difference, rel=1e-9)
+
+
 def test_subgradient_method_nears_the_optimum():
     for loss in (HINGE, SOFTMAX):
         found = solve(loss, "pegasos", tol=5e-2, C=0.05)
@@ -194,6 +224,23 @@ def test_killed_run_goes_on_to_the_same_bits(store, tmp_path, options):
         assert_same(undisturbed, resumed, tmp_path)
     np.testing.assert_array_equal(undisturbed.W, resumed.W)
     assert undisturbed.certificate == resumed.certificate
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_streamed_duals_outlive_certificates_that_miss(monkeypatch, store, tmp_path, partitions):
+    """Each is taken from duals that it writes once more, and the run goes on from them."""
+    monkeypatch.setattr(CheckSchedule, "due", lambda schedule, gap: True)
+    options = {
+        **PASSES["streamed"], "C": 0.3, "tol": 1e-9, "max_epochs": 6, "partitions": partitions,
+    }  # fmt: skip
+    undisturbed = train(store, None, dual_path=tmp_path / "one", **options)
+    assert undisturbed.epochs == 6
+    state = open_run_state(tmp_path / "state")
+    with pytest.raises(Killed):
+        train(store, state, callbacks=[Kill(4)], **options)
+    state.delete_leftovers()
+    resumed = train(store, state, dual_path=tmp_path / "other", **options)
+    assert_same(undisturbed, resumed, tmp_path)
 
 
 @pytest.mark.parametrize("solver", ["frank_wolfe", "lbfgs"])
