@@ -56,6 +56,7 @@ class PassMember(Member):
         self._vectors: dict[str, dict[int, Array]] = {}
         self._atoms: dict[int, dict[int, SparseRows]] = {}
         self._folded: dict[int, int] = {}
+        self._sums: dict[int, DirectionSum] = {}
         self._folds: list[Fold] = []
         self._inverse: dict[int, Array] = {}
 
@@ -71,7 +72,9 @@ class PassMember(Member):
         scores = np.zeros((1, self.rows.n_classes), self.W.dtype)
         block = np.zeros((1, self.conversion.width), self.W.dtype)
         self.conversion.gather(X, np.zeros(1, np.int64), block)
-        DirectionSum(self.conversion.width, self.rows.n_classes, self.W.dtype).add(block, scores)
+        example = DirectionSum(*self.W.shape, self.W.dtype)
+        example.add(block, scores)
+        example.total()
         for loss in (self.loss, self.loss.convex_start):
             loss.values(scores, labels)
         if self.loss.polyhedral:
@@ -106,7 +109,10 @@ class PassMember(Member):
 
     def _pass_partition(self, partition: int, order: Pass, ends: float) -> PassSums:
         began, waited = time.perf_counter(), self.feed.read_seconds
-        total = DirectionSum(self.conversion.width, self.rows.n_classes, self.W.dtype)
+        if partition not in self._sums:
+            self._sums[partition] = DirectionSum(*self.W.shape, self.W.dtype)
+        total = self._sums[partition]
+        total.restart()
         sums = PassSums(partition=partition, member=self.places.index)
         visits = self.feed.visit(self._owned[partition], update=not self.duals.absent)
         with contextlib.closing(visits):

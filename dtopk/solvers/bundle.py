@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import NDArray
 
 Float64 = NDArray[np.float64]
@@ -72,8 +73,7 @@ class Bundle:
     @property
     def value(self) -> float:
         """D of the mixture."""
-        w = self.weights
-        return float(self._linear @ w - 0.5 * (w @ self._gram @ w))
+        return _value(self._linear, self._gram, self.weights)
 
     @property
     def mixture(self) -> dict[int, float]:
@@ -207,15 +207,20 @@ def maximise_on_simplex(linear: Float64, gram: Float64, start: Float64) -> Float
     -------
     ndarray of shape (n,), float64
     """
-    weights = start.copy()
+    weights = _maximise_on_face(linear, gram, start)
+    value = _value(linear, gram, weights)
     for _ in range(_CHANGES):
-        weights = _maximise_on_face(linear, gram, weights)
         slopes = linear - gram @ weights
         best = int(np.argmax(slopes))
         gain = slopes[best] - weights @ slopes
         if gain <= _CLOSE * (abs(weights @ linear) + abs(slopes[best])):
             break
-        weights = _shift_weight(best, slopes, gram, weights)
+        shifted = _shift_weight(best, slopes, gram, weights)
+        shifted = _maximise_on_face(linear, gram, shifted)
+        before, value = value, _value(linear, gram, shifted)
+        if not value > before:  # what is left of the gain is rounding
+            break
+        weights = shifted
     return weights
 
 
@@ -241,9 +246,9 @@ def _maximise_on_face(linear: Float64, gram: Float64, weights: Float64) -> Float
             weights[:] = 0
             weights[active] = 1.0
             return weights
-        target = _solve_face(linear[active], gram[np.ix_(active, active)])
-        now = weights[active]
-        if _value(linear, gram, active, target) < _value(linear, gram, active, now):
+        face = linear[active], gram[np.ix_(active, active)]
+        target, now = _solve_face(*face), weights[active]
+        if _value(*face, target) < _value(*face, now):
             return weights  # The face is flat along a slope, and has no best point inside.
         falling = target < _ZERO
         weights[:] = 0
@@ -258,9 +263,8 @@ def _maximise_on_face(linear: Float64, gram: Float64, weights: Float64) -> Float
         weights[active] = now / now.sum()
 
 
-def _value(linear: Float64, gram: Float64, active: NDArray[np.intp], weights: Float64) -> float:
-    value = linear[active] @ weights - 0.5 * weights @ gram[np.ix_(active, active)] @ weights
-    return float(value)
+def _value(linear: Float64, gram: Float64, weights: Float64) -> float:
+    return float(linear @ weights - 0.5 * weights @ gram @ weights)
 
 
 def _solve_face(linear: Float64, gram: Float64) -> Float64:
@@ -271,5 +275,6 @@ def _solve_face(linear: Float64, gram: Float64) -> Float64:
     system[:n, :n] = gram / scale
     system[:n, n] = system[n, :n] = 1.0
     right = np.append(linear / scale, 1.0)
-    solution: Float64 = np.linalg.lstsq(system, right, rcond=1e-14)[0][:n]
+    # By scipy, whose threads the products of a pass have: numpy has others, which would stay awake.
+    solution: Float64 = scipy.linalg.lstsq(system, right, cond=1e-14)[0][:n]
     return solution

@@ -11,7 +11,7 @@ from dtopk.kernels.blas import gemm
 
 Array = NDArray[Any]
 
-_BATCH_ROWS = 1024
+_BATCH_ROWS = 2048
 """Rows that are multiplied with W together: more of them gain nothing."""
 _LEAST_ROWS = 256
 _BATCH_BYTES = 64 << 20
@@ -125,6 +125,10 @@ class DirectionSum:
         self._sparse: Array | None = None
         self._rows = 0
 
+    def restart(self) -> None:
+        """Begin at zero again, in the same memory: what `total` has returned is lost."""
+        self._total[:] = 0
+
     def add(self, X: Array, A: Array) -> SparseRows | None:
         """Add rows.
 
@@ -164,6 +168,6 @@ class DirectionSum:
             self._sparse[:] = 0
 
     def total(self) -> NDArray[np.float64]:
-        """Return the sum, of shape (width, n_classes), float64."""
+        """Return the sum, of shape (width, n_classes), float64: the memory that is summed in."""
         self._flush()
         return self._total

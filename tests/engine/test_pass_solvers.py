@@ -137,7 +137,7 @@ def test_gap_of_frank_wolfe_is_that_of_primal_and_dual(monkeypatch, loss):
     options = FitOptions(**{**TIGHT, "solver": "frank_wolfe", "max_epochs": 9, "atoms": 0})
     fit(ArrayRows(X, y, M), loss, options, callbacks=[gaps])
     assert len(found) == 9
-    # The first pass is at W = 0; the last one's certificate is taken at other weights for gamma = 0.
+    # The last one's certificate is taken at other weights.
     for (gap, dual_value), (_, W) in zip(found[:-1], gaps.records[:-1], strict=True):
         scores = X.astype(float) @ W
         losses = [testing.loss_value(loss, u, label) for u, label in zip(scores, y, strict=True)]
