@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from dtopk.engine import ArrayRows, FitOptions, fit
 from dtopk.losses import make_loss
@@ -24,10 +25,15 @@ def identify(problem):
 
 
 @pytest.fixture(scope="module")
-def rows():
+def letter():
     with np.load(LETTER) as arrays:
         X, labels = arrays["X"][:16_000] / np.float32(15), arrays["y"][:16_000]
-    return ArrayRows(X.astype(np.float32), labels.astype(np.int32), 26)
+    return X.astype(np.float32), labels.astype(np.int32)
+
+
+@pytest.fixture(scope="module")
+def rows(letter):
+    return ArrayRows(*letter, 26)
 
 
 @pytest.mark.parametrize("C", [1e-3, 0.1, 1.0])
@@ -46,3 +52,23 @@ def test_float64_is_certified_far_below(rows, problem):
     result = fit(rows, loss, options)
     assert result.certificate.certified
     assert 0 <= result.certificate.relative_gap
+
+
+@pytest.mark.parametrize(("C", "most_passes"), [(0.01, 12), (1.0, 65), (100.0, 130)])
+def test_lbfgs_is_certified_to_a_millionth_and_agrees_with_scikit_learn(letter, C, most_passes):
+    """On centred rows of unit mean square norm, with an intercept as one more feature."""
+    X, y = letter
+    X = X - X.mean(axis=0)
+    X /= np.sqrt(np.square(X).sum(axis=1).mean())
+    options = FitOptions(
+        C=C, tol=1e-6, max_epochs=most_passes, solver="lbfgs", constant=1.0, dtype="float64"
+    )
+    result = fit(ArrayRows(X, y, 26), make_loss("softmax"), options)
+    assert result.certificate.certified
+    model = LogisticRegression(C=C, fit_intercept=False, tol=1e-8, max_iter=10_000)
+    model.fit(np.hstack([X, np.ones((len(X), 1))]).astype(np.float64), y)
+    W = np.vstack([result.W, result.intercept])
+    distance = np.linalg.norm(W - model.coef_.T)
+    # Ours is at most the first term from the optimum; theirs, some fraction of it.
+    assert distance <= 1.1 * np.sqrt(2 * result.certificate.duality_gap)
+    np.testing.assert_allclose(W, model.coef_.T, rtol=0, atol=1e-3 * np.abs(W).max())
