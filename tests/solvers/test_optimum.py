@@ -1,6 +1,7 @@
 """The certified optimum is that of independent solvers."""
 
 import os
+import warnings
 
 import cvxpy as cp
 import numpy as np
@@ -57,7 +58,16 @@ def optimum_by_cvxpy(loss, X, y, costs, n_classes=N_CLASSES):
         if c > 0
     ]
     problem = cp.Problem(cp.Minimize(cp.sum(cp.hstack(losses)) + 0.5 * cp.sum_squares(W)))
-    return problem.solve(solver=cp.CLARABEL, tol_gap_rel=1e-9, tol_gap_abs=1e-9, tol_feas=1e-9)
+    # Exponential cones cannot always be solved to the last digits wanted; all are below AGREEMENT.
+    for tol in (1e-9, 1e-8, 5e-8):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Solution may be inaccurate")
+            value = problem.solve(
+                solver=cp.CLARABEL, tol_gap_rel=tol, tol_gap_abs=tol, tol_feas=tol
+            )
+        if problem.status == cp.OPTIMAL:
+            return value
+    raise AssertionError(f"Clarabel ended with status {problem.status!r}.")
 
 
 @pytest.mark.slow
