@@ -6,6 +6,7 @@ Dask is imported when a cluster is used and not before, since that takes most of
 from typing import TYPE_CHECKING
 
 from dtopk.engine.fit import fit, plan_rows
+from dtopk.engine.joint_fit import Candidate, fit_many
 from dtopk.engine.options import ACCELERATIONS, FLOAT32_TOL, SOLVERS, FitOptions, StartPoint
 from dtopk.engine.records import Callback, EpochRecord, FitInfo, FitResult
 from dtopk.engine.rows import (
@@ -27,6 +28,7 @@ __all__ = [
     "SOLVERS",
     "ArrayRows",
     "Callback",
+    "Candidate",
     "EpochRecord",
     "FitInfo",
     "FitOptions",
@@ -39,6 +41,7 @@ __all__ = [
     "class_totals",
     "find_improper",
     "fit",
+    "fit_many",
     "fit_on_cluster",
     "makes_duals",
     "plan_rows",

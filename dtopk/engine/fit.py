@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 from dtopk.engine.blocks import Layout
 from dtopk.engine.duals import Duals, InPlaceDuals, MemoryDuals, NoDuals, StreamedDuals
 from dtopk.engine.interruption import Interruption
+from dtopk.engine.lanes import SharedFeed
 from dtopk.engine.leads import member_class, run_class
 from dtopk.engine.member import Member
 from dtopk.engine.memory import MemoryPlan
@@ -154,6 +155,7 @@ def make_member(
     layout: Layout,
     plan: MemoryPlan,
     state: RunState | None,
+    make_feed: Callable[[Duals], SharedFeed] | None = None,
 ) -> Member:
     """Make a member of a run, with its duals where the plan says.
 
@@ -166,6 +168,8 @@ def make_member(
     plan : MemoryPlan
     state : RunState or None
         There must be one if the plan streams the duals.
+    make_feed : callable or None
+        Makes what the rows come from, given the duals; None: a feed of the member's own.
     """
     duals: Duals
     solver = choose_solver(loss, options.solver).solver
@@ -186,6 +190,7 @@ def make_member(
         keep_features=plan.features_in_memory,
         state=state,
         steps=FrankWolfeSteps(loss) if solver == "block_frank_wolfe" else None,
+        feed=None if make_feed is None else make_feed(duals),
     )
 
 

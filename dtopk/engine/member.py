@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dtopk.engine.blocks import Layout
 from dtopk.engine.duals import Duals
 from dtopk.engine.feed import Feed, Visit
+from dtopk.engine.lanes import SharedFeed
 from dtopk.engine.messages import (
     ExactNorms,
     PartitionSums,
@@ -87,6 +88,8 @@ class Member:
         Where the run's state is written.
     steps : RowSolver or None
         What takes the place of the loss's exact updates of rows; None: they are made.
+    feed : Feed, SharedFeed or None
+        Where rows come from; None: from a feed of this member's own.
     stop : callable
         Says whether to end a sweep after the block in work.
     report : callable
@@ -107,6 +110,7 @@ class Member:
         keep_features: bool,
         state: RunState | None = None,
         steps: RowSolver | None = None,
+        feed: Feed | SharedFeed | None = None,
         stop: Callable[[], bool] = lambda: False,
         report: Callable[[int], None] = lambda added: None,
         pulse: Callable[[], None] = lambda: None,
@@ -131,7 +135,7 @@ class Member:
         self.updater = BlockUpdater(
             self._steps, self.conversion, rows.n_classes, min(size, largest)
         )
-        self.feed = self._make_feed(keep_features)
+        self.feed = self._make_feed(keep_features) if feed is None else feed
         self._alone = layout.n_partitions == 1
         self._peers: Peers = NoPeers()
         self.take_place(
@@ -502,13 +506,14 @@ class Member:
     ) -> PartitionSums:
         """Visit a partition's blocks; keep the duals' weights for the slices' keepers."""
         parts = CertificateSums(solved or self.loss, self.conversion, weights)
-        blocks, losses, duals = self._owned[partition], [], []
-        visits = self.feed.visit(blocks, update=update)
+        blocks, losses, duals = [], [], []
+        visits = self.feed.visit(self._owned[partition], update=update)
         with contextlib.closing(visits):
             for visit in visits:
                 loss, dual = parts.loss_sum, parts.dual_sum
                 add(visit, parts)
                 self.pulse()
+                blocks.append(visit.block)
                 losses.append(parts.loss_sum - loss)
                 duals.append(parts.dual_sum - dual)
         self._moves[partition] = parts.dual_weights

@@ -195,14 +195,13 @@ class BlockUpdater:
             sum_i D_i over the rows, at their new duals and for the costs as given.
         """
         n_rows = len(rows)
-        block, scores, a = self._X[:n_rows], self._scores[:n_rows], self._dual[:n_rows]
-        delta, G = self._delta[:n_rows], self._gram[:n_rows, :n_rows]
+        scores, a, delta = self._scores[:n_rows], self._dual[:n_rows], self._delta[:n_rows]
         clock = [time.perf_counter()]
-        self.conversion.gather(X, rows, block)
         take_duals(dual, rows, W.dtype.type(1 / ratio), a)
         y, cost = labels[rows], costs[rows] / W.dtype.type(ratio)
+        block = self._convert(X, rows)
         clock.append(time.perf_counter())
-        gram(block, G, alpha=sigma)
+        G = self._multiply(block, sigma)
         clock.append(time.perf_counter())
         gemm(block, W, scores)
         clock.append(time.perf_counter())
@@ -214,6 +213,18 @@ class BlockUpdater:
         clock.append(time.perf_counter())
         self._add_times(clock)
         return ratio * dual_value
+
+    def _convert(self, X: Array, rows: NDArray[np.int64]) -> Array:
+        """Convert the rows of a block."""
+        block = self._X[: len(rows)]
+        self.conversion.gather(X, rows, block)
+        return block
+
+    def _multiply(self, block: Array, sigma: float) -> Array:
+        """Return sigma times the Gram matrix of a block, its lower triangle."""
+        G = self._gram[: len(block), : len(block)]
+        gram(block, G, alpha=sigma)
+        return G
 
     def _solve_rows(
         self,

@@ -1,0 +1,499 @@
+"""Train several models on the same rows, which are read, converted and multiplied once for all.
+
+Every model is trained by a run of its own, as if it were alone: it has its own weights, duals,
+accelerated loop and certificate, and stops at its own gap. What they share is each pass over the
+rows (:mod:`dtopk.engine.lanes`), the conversion of a block and its Gram matrix.
+
+A model starts where one with the same loss and the next smaller C has ended, if that one is done.
+How many are trained at a time is a trade: each pass costs less the more of them share it, and a
+model takes fewer passes from a near start. Both costs are measured in the first pass.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import math
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from dtopk.engine.blocks import Layout
+from dtopk.engine.duals import Duals, NoDuals
+from dtopk.engine.feed import Feed
+from dtopk.engine.fit import check_run, describe_run, fit, make_member
+from dtopk.engine.interruption import Interruption
+from dtopk.engine.lanes import Lane, SharedFeed
+from dtopk.engine.leads import run_class
+from dtopk.engine.memory import MemoryPlan
+from dtopk.engine.options import FitOptions, StartPoint
+from dtopk.engine.plan import ClusterPlan, plan_process
+from dtopk.engine.records import Callback, FitResult
+from dtopk.engine.rows import Piece, Rows
+from dtopk.engine.sizes import Sizes, largest_block
+from dtopk.engine.solvers import Choice, keeps_duals
+from dtopk.engine.team import LocalTeam
+from dtopk.kernels.blas import gram
+from dtopk.losses import Loss
+from dtopk.solvers.sdca import BlockUpdater, RowConversion
+from dtopk_storage import RunState, open_run_state
+
+logger = logging.getLogger(__name__)
+
+Array = NDArray[Any]
+
+_TURN_ROWS = 1024
+"""Rows that a run solves before it is the next one's turn: few enough to stay in the cache, and
+enough that the change of threads costs next to nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A model to be trained."""
+
+    name: str
+    """By which it is told from the others."""
+    loss: Loss
+    """The loss."""
+    C: float
+    """Its weight against the penalty."""
+    start: StartPoint | None = None
+    """Where to start, instead of at the candidate before."""
+
+
+def fit_many(
+    rows: Rows,
+    candidates: Sequence[Candidate],
+    options: FitOptions,
+    *,
+    take: Callable[[Candidate, FitResult], None] = lambda candidate, result: None,
+    callbacks: Callable[[Candidate], Sequence[Callback]] = lambda candidate: (),
+    width: int = 0,
+    scratch: str | None = None,
+) -> dict[str, FitResult]:
+    """Train models until the gap of each is at most `options.tol`.
+
+    Parameters
+    ----------
+    rows : Rows
+    candidates : sequence of Candidate
+    options : FitOptions
+        Of all of them, but for C. There can be one partition only.
+    take : callable
+        Called with a candidate and its result as soon as it is done.
+    callbacks : callable
+        Returns the callbacks of a candidate.
+    width : int
+        Most models that are trained at a time; 0: chosen from what a pass is seen to cost.
+    scratch : path-like, optional
+        Folder for duals that do not fit into memory; None is the system's temporary folder.
+
+    Returns
+    -------
+    dict of str to FitResult
+        By the candidates' names. An interrupt leaves out those that had not begun.
+
+    Raises
+    ------
+    ValueError
+        As `fit`, with the candidate's name, before anything is trained.
+    """
+    if options.partitions > 1:
+        raise ValueError(f"partitions must be 1 for several models, got {options.partitions}.")
+    choices = {
+        each.name: check_run(rows, each.loss, _options_of(each, options), None, each.start)
+        for each in candidates
+    }
+    together = [each for each in candidates if not each.loss.n_masked]
+    results: dict[str, FitResult] = {}
+
+    def keep(candidate: Candidate, result: FitResult) -> None:
+        results[candidate.name] = result
+        take(candidate, result)
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(threadpool_limits(options.threads or None, user_api="blas"))
+        interruption = stack.enter_context(Interruption())
+        if together:
+            joint = _JointFit(rows, together, options, choices, interruption, scratch)
+            stack.enter_context(joint)
+            joint.run(keep, callbacks, width)
+        for each in candidates:
+            if each.loss.n_masked and not interruption.requested:
+                # Its rows change with the weights: nothing of them could be shared.
+                keep(each, _fit_alone(rows, each, options, callbacks(each), scratch))
+    return results
+
+
+def _options_of(candidate: Candidate, options: FitOptions) -> FitOptions:
+    return dataclasses.replace(options, C=candidate.C)
+
+
+def _fit_alone(
+    rows: Rows,
+    candidate: Candidate,
+    options: FitOptions,
+    callbacks: Sequence[Callback],
+    scratch: str | None,
+) -> FitResult:
+    return fit(
+        rows, candidate.loss, _options_of(candidate, options),
+        callbacks=callbacks, start=candidate.start, scratch=scratch,
+    )  # fmt: skip
+
+
+class _Batches:
+    """Rows of the block in work, converted, with their Gram matrices: made by whoever is first."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        """Spent on making them."""
+        self._arrays: list[tuple[Array, Array]] = []
+        self._known: dict[tuple[int, int], int] = {}
+
+    def begin(self) -> None:
+        """Forget the block before."""
+        self._known = {}
+
+    def get(
+        self, conversion: RowConversion, X: Array, rows: NDArray[np.int64]
+    ) -> tuple[Array, Array]:
+        """Return the rows and their Gram matrix, its lower triangle."""
+        key = int(rows[0]), len(rows)
+        if key not in self._known:
+            began = time.perf_counter()
+            self._known[key] = self._make(conversion, X, rows)
+            self.seconds += time.perf_counter() - began
+        block, G = self._arrays[self._known[key]]
+        return block[: len(rows)], G[: len(rows), : len(rows)]
+
+    def _make(self, conversion: RowConversion, X: Array, rows: NDArray[np.int64]) -> int:
+        place, size = len(self._known), len(rows)
+        if place == len(self._arrays):
+            dtype = conversion.dtype
+            self._arrays.append(
+                (np.empty((size, conversion.width), dtype), np.empty((size, size), dtype))
+            )
+        block, G = self._arrays[place]
+        if len(block) < size:
+            block, G = np.empty((size, conversion.width), block.dtype), np.empty((size, size), block.dtype)
+            self._arrays[place] = block, G
+        conversion.gather(X, rows, block[:size])
+        gram(block[:size], G[:size, :size])
+        return place
+
+
+class _SharedUpdater(BlockUpdater):
+    """The update of one block, on rows that other runs have converted. See :class:`BlockUpdater`."""
+
+    def __init__(self, own: BlockUpdater, n_classes: int, batches: _Batches) -> None:
+        super().__init__(own.loss, own.conversion, n_classes, own.block_size)
+        self.lane: Lane | None = None
+        self._batches = batches
+        self._since_turn = 0
+        self._G: Array | None = None
+
+    def update(self, *arguments: Any, **options: Any) -> float:
+        """See :meth:`BlockUpdater.update`; after some thousand rows it is another run's turn."""
+        if self._since_turn >= _TURN_ROWS:
+            self._since_turn = 0
+            assert self.lane is not None
+            self.lane.wait("within")
+        value = super().update(*arguments, **options)
+        self._since_turn += len(arguments[4])
+        return value
+
+    def begin_block(self) -> None:
+        """Take note that the next rows are those of another block."""
+        self._since_turn = 0
+
+    def _convert(self, X: Array, rows: NDArray[np.int64]) -> Array:
+        block, self._G = self._batches.get(self.conversion, X, rows)
+        return block
+
+    def _multiply(self, block: Array, sigma: float) -> Array:
+        assert sigma == 1.0  # There is one partition.
+        assert self._G is not None
+        return self._G
+
+
+class _JointTeam(LocalTeam):
+    """A team of one whose rows come in the order of all runs. See :class:`Team`."""
+
+    def __init__(self, member: Any, count_scans: Callable[[], int]) -> None:
+        super().__init__(member)
+        self._count_scans = count_scans
+
+    def call(self, method: str, *arguments: Any) -> list[Any]:
+        """See :meth:`Team.call`; what is drawn by epoch is drawn by scan, the same for all."""
+        if method == "sweep":
+            orders, step = arguments
+            arguments = orders, dataclasses.replace(step, epoch=self._count_scans() + 1)
+        elif method == "probe":
+            arguments = self._count_scans(), arguments[1]
+        return super().call(method, *arguments)
+
+
+class _HeldDuals:
+    """The duals of a model that is done, as those of a file."""
+
+    def __init__(self, layout: Layout, duals: Duals) -> None:
+        self._duals = duals
+        self._starts = [block.start for block in layout.blocks]
+
+    def read(self, start: int, stop: int) -> Array:
+        """Return the duals of stored rows, which are all of one block."""
+        block = int(np.searchsorted(self._starts, start, side="right")) - 1
+        first = start - self._starts[block]
+        return self._duals.read(block)[first : first + stop - start]
+
+
+@dataclass(kw_only=True, eq=False)
+class _Training:
+    """A model being trained, or whose end is another one's start."""
+
+    candidate: Candidate
+    lane: Lane
+    duals: Duals
+    scratch: contextlib.ExitStack
+    result: FitResult | None = None
+
+
+class _JointFit:
+    """Hands out turns and rows to the runs."""
+
+    def __init__(
+        self,
+        rows: Rows,
+        candidates: Sequence[Candidate],
+        options: FitOptions,
+        choices: Mapping[str, Choice],
+        interruption: Interruption,
+        scratch: str | None,
+    ) -> None:
+        self._rows = rows
+        self._options = options
+        self._choices = choices
+        self._interruption = interruption
+        self._scratch = scratch
+        # From small to large C: a small one is soon done, and the next can start from it.
+        self._upcoming = sorted(candidates, key=lambda candidate: candidate.C)
+        self._plan, self._most = self._plan_memory()
+        self._memory = self._plan.memory
+        self._layout = self._plan.layout
+        self._feed = Feed(
+            rows, self._layout.blocks, NoDuals(), keep_features=self._memory.features_in_memory
+        )
+        self._batches = _Batches()
+        self._active: list[_Training] = []
+        self._done: dict[str, _Training] = {}
+        self._looks: dict[int, Piece] = {}
+        self._scans = 0
+        self._own_seconds = 0.0
+        self._shared_seconds = 0.0
+
+    def __enter__(self) -> "_JointFit":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        for training in self._active:
+            training.lane.end()
+            training.scratch.close()
+        for training in self._done.values():
+            training.scratch.close()
+        self._feed.close()
+
+    def _plan_memory(self) -> tuple[ClusterPlan, int]:
+        """Plan a run that needs most; say how many of them there is room for."""
+        plans = []
+        for loss in {_key(each.loss): each.loss for each in self._upcoming}.values():
+            sizes = Sizes.of_rows(self._rows, self._options, loss)
+            plans.append(plan_process(sizes, limit_bytes=self._options.memory_limit_bytes))
+        plan = max(plans, key=lambda plan: plan.needed_bytes)
+        features = plan.sizes.features_bytes
+        if plan.sizes.resident:
+            features = 0
+        elif not plan.memory.features_in_memory:
+            features = 3 * plan.sizes.chunk_bytes
+        shared = features + largest_block(plan.layout) * plan.sizes.width * plan.sizes.itemsize
+        own = max(plan.needed_bytes - features, 1)
+        n_kept = len({_key(each.loss) for each in self._upcoming})
+        return plan, max((plan.limit_bytes - shared) // own - n_kept, 1)
+
+    # Turns.
+
+    def run(
+        self,
+        take: Callable[[Candidate, FitResult], None],
+        callbacks: Callable[[Candidate], Sequence[Callback]],
+        width: int,
+    ) -> None:
+        """Train all."""
+        self._take, self._callbacks = take, callbacks
+        while self._upcoming or self._active:
+            self._begin_some(width)
+            if self._active:
+                self._scan()
+            elif self._interruption.requested:
+                return
+
+    def _begin_some(self, width: int) -> None:
+        """Begin with as many models as are to be trained at a time, up to where they want rows."""
+        most = min(width or self._choose_width(), self._most)
+        while len(self._active) < most and self._upcoming and not self._interruption.requested:
+            training = self._prepare(self._upcoming.pop(0))
+            self._active.append(training)
+            self._resume(training)
+            self._settle()
+
+    def _choose_width(self) -> int:
+        """Choose how many models are trained at a time."""
+        if not self._scans:
+            return 1
+        return 1 + round(self._shared_seconds / max(self._own_seconds, 1e-9))
+
+    def _prepare(self, candidate: Candidate) -> _Training:
+        scratch = contextlib.ExitStack()
+        state: RunState | None = None
+        options = _options_of(candidate, self._options)
+        if not self._memory.duals_in_memory:
+            folder = tempfile.TemporaryDirectory(prefix="dtopk-", dir=self._scratch)
+            state = open_run_state(Path(scratch.enter_context(folder)) / "state")
+        member = make_member(
+            self._rows, candidate.loss, options, self._layout, self._memory, state,
+            make_feed=lambda duals: SharedFeed(self._layout.blocks, duals, self._read, self._look),
+        )  # fmt: skip
+        team = _JointTeam(member, lambda: self._scans)
+        choice = self._choices[candidate.name]
+        start = candidate.start or self._find_start(candidate)
+        run = run_class(choice.solver, candidate.loss)(
+            self._rows, candidate.loss, options, self._layout, team, self._interruption,
+            self._callbacks(candidate), choice.solver,
+            state=state, streamed=not self._memory.duals_in_memory, start=start,
+        )  # fmt: skip
+        member.stop = lambda: self._interruption.requested
+        member.report = run.report
+        info = describe_run(
+            self._rows, candidate.loss, options, self._layout, self._memory, choice
+        )
+
+        def work() -> None:
+            training.result = run.run(info)
+            for callback in run.callbacks:
+                callback.on_end(training.result)
+            self._take(candidate, training.result)
+
+        lane = Lane(candidate.name, work)
+        member.feed.lane = lane
+        updater = _SharedUpdater(member.updater, self._rows.n_classes, self._batches)
+        updater.lane = lane
+        member.updater = updater
+        training = _Training(candidate=candidate, lane=lane, duals=member.duals, scratch=scratch)
+        return training
+
+    def _find_start(self, candidate: Candidate) -> StartPoint | None:
+        """Return the end of the last model of the same loss that is done.
+
+        Its duals are multiplied by the square root of what C grows by: with all of that, or none,
+        more passes were taken in three of four cases tried, and in sum.
+        """
+        before = self._done.get(_key(candidate.loss))
+        if before is None or before.result is None:
+            return None
+        if not keeps_duals(candidate.loss, before.result.solver):
+            W = np.vstack([before.result.W, before.result.intercept[None]])
+            return StartPoint(W=W if self._options.constant else before.result.W)
+        return StartPoint(
+            dual=_HeldDuals(self._layout, before.duals),
+            dual_factor=math.sqrt(candidate.C / before.candidate.C),
+        )
+
+    def _resume(self, training: _Training, block: tuple[int, Piece] | None = None) -> None:
+        began = time.perf_counter()
+        shared = self._batches.seconds
+        training.lane.resume(block)
+        spent = time.perf_counter() - began
+        made = self._batches.seconds - shared
+        self._shared_seconds += made
+        self._own_seconds += spent - made
+
+    def _settle(self) -> None:
+        """Take models that are done out of the turns."""
+        for training in [each for each in self._active if each.lane.waiting == "end"]:
+            self._active.remove(training)
+            if training.lane.error is not None:
+                training.scratch.close()
+                raise training.lane.error
+            key = _key(training.candidate.loss)
+            former = self._done.pop(key, None)
+            if former is not None:
+                former.scratch.close()
+            if any(_key(each.loss) == key for each in self._upcoming):
+                self._done[key] = training
+            else:
+                training.scratch.close()
+
+    # Rows.
+
+    def _scan(self) -> None:
+        """Hand all blocks to all runs, which all wait for them."""
+        self._looks = {}
+        self._scans += 1
+        n_active = len(self._active)
+        own = self._own_seconds
+        rng = np.random.default_rng([self._options.seed, self._scans])
+        order = rng.permutation(len(self._layout.blocks)).tolist()
+        taking = list(self._active)
+        with contextlib.closing(self._feed.visit(order, update=False)) as visits:
+            waited = self._feed.read_seconds
+            for visit in visits:
+                self._batches.begin()
+                taking = self._hand_out(taking, (visit.block, visit.piece))
+                if not taking:
+                    break
+            self._shared_seconds += self._feed.read_seconds - waited
+        for training in taking:
+            self._resume(training)
+        self._settle()
+        # Of one run's cost in a scan.
+        self._own_seconds = own + (self._own_seconds - own) / n_active
+
+    def _hand_out(
+        self, taking: list[_Training], block: tuple[int, Piece]
+    ) -> list[_Training]:
+        """Let each run work on a block; return those that want the next one."""
+        within = []
+        for training in taking:
+            self._resume(training, block)
+            if training.lane.waiting == "within":
+                within.append(training)
+        while within:
+            for training in within:
+                self._resume(training)
+            within = [each for each in within if each.lane.waiting == "within"]
+        return [training for training in taking if training.lane.waiting == "block"]
+
+    def _read(self, block: int) -> Piece:
+        return self._feed.read(block)
+
+    def _look(self, block: int, rows: NDArray[np.int64]) -> Piece:
+        """Return some rows of a block, the same ones for all runs after a scan."""
+        if block not in self._looks:
+            whole = self._read(block)
+            self._looks[block] = Piece(
+                X=whole.X[rows], labels=whole.labels[rows], weight=whole.weight[rows]
+            )
+        return self._looks[block]
+
+
+def _key(loss: Loss) -> str:
+    """Name a loss with its parameters."""
+    return repr(loss)
+
+
