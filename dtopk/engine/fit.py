@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -155,7 +155,7 @@ def make_member(
     layout: Layout,
     plan: MemoryPlan,
     state: RunState | None,
-    make_feed: Callable[[Duals], SharedFeed] | None = None,
+    feed: SharedFeed | None = None,
 ) -> Member:
     """Make a member of a run, with its duals where the plan says.
 
@@ -168,8 +168,8 @@ def make_member(
     plan : MemoryPlan
     state : RunState or None
         There must be one if the plan streams the duals.
-    make_feed : callable or None
-        Makes what the rows come from, given the duals; None: a feed of the member's own.
+    feed : SharedFeed or None
+        Where the rows come from; None: from a feed of the member's own.
     """
     duals: Duals
     solver = choose_solver(loss, options.solver).solver
@@ -190,7 +190,7 @@ def make_member(
         keep_features=plan.features_in_memory,
         state=state,
         steps=FrankWolfeSteps(loss) if solver == "block_frank_wolfe" else None,
-        feed=None if make_feed is None else make_feed(duals),
+        feed=feed,
     )
 
 

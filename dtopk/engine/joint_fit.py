@@ -31,7 +31,6 @@ from dtopk.engine.fit import check_run, describe_run, fit, make_member
 from dtopk.engine.interruption import Interruption
 from dtopk.engine.lanes import Lane, SharedFeed
 from dtopk.engine.leads import run_class
-from dtopk.engine.memory import MemoryPlan
 from dtopk.engine.options import FitOptions, StartPoint
 from dtopk.engine.plan import ClusterPlan, plan_process
 from dtopk.engine.records import Callback, FitResult
@@ -182,7 +181,10 @@ class _Batches:
             )
         block, G = self._arrays[place]
         if len(block) < size:
-            block, G = np.empty((size, conversion.width), block.dtype), np.empty((size, size), block.dtype)
+            block, G = (
+                np.empty((size, conversion.width), block.dtype),
+                np.empty((size, size), block.dtype),
+            )
             self._arrays[place] = block, G
         conversion.gather(X, rows, block[:size])
         gram(block[:size], G[:size, :size])
@@ -190,7 +192,7 @@ class _Batches:
 
 
 class _SharedUpdater(BlockUpdater):
-    """The update of one block, on rows that other runs have converted. See :class:`BlockUpdater`."""
+    """The update of one block, whose rows others have converted. See :class:`BlockUpdater`."""
 
     def __init__(self, own: BlockUpdater, n_classes: int, batches: _Batches) -> None:
         super().__init__(own.loss, own.conversion, n_classes, own.block_size)
@@ -365,10 +367,10 @@ class _JointFit:
         if not self._memory.duals_in_memory:
             folder = tempfile.TemporaryDirectory(prefix="dtopk-", dir=self._scratch)
             state = open_run_state(Path(scratch.enter_context(folder)) / "state")
+        feed = SharedFeed(self._layout.blocks, self._read, self._look)
         member = make_member(
-            self._rows, candidate.loss, options, self._layout, self._memory, state,
-            make_feed=lambda duals: SharedFeed(self._layout.blocks, duals, self._read, self._look),
-        )  # fmt: skip
+            self._rows, candidate.loss, options, self._layout, self._memory, state, feed=feed
+        )
         team = _JointTeam(member, lambda: self._scans)
         choice = self._choices[candidate.name]
         start = candidate.start or self._find_start(candidate)
@@ -379,9 +381,7 @@ class _JointFit:
         )  # fmt: skip
         member.stop = lambda: self._interruption.requested
         member.report = run.report
-        info = describe_run(
-            self._rows, candidate.loss, options, self._layout, self._memory, choice
-        )
+        info = describe_run(self._rows, candidate.loss, options, self._layout, self._memory, choice)
 
         def work() -> None:
             training.result = run.run(info)
@@ -390,7 +390,7 @@ class _JointFit:
             self._take(candidate, training.result)
 
         lane = Lane(candidate.name, work)
-        member.feed.lane = lane
+        feed.lane, feed.duals = lane, member.duals
         updater = _SharedUpdater(member.updater, self._rows.n_classes, self._batches)
         updater.lane = lane
         member.updater = updater
@@ -464,9 +464,7 @@ class _JointFit:
         # Of one run's cost in a scan.
         self._own_seconds = own + (self._own_seconds - own) / n_active
 
-    def _hand_out(
-        self, taking: list[_Training], block: tuple[int, Piece]
-    ) -> list[_Training]:
+    def _hand_out(self, taking: list[_Training], block: tuple[int, Piece]) -> list[_Training]:
         """Let each run work on a block; return those that want the next one."""
         within = []
         for training in taking:
@@ -495,5 +493,3 @@ class _JointFit:
 def _key(loss: Loss) -> str:
     """Name a loss with its parameters."""
     return repr(loss)
-
-

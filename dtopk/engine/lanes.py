@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dtopk.engine.duals import Duals
+from dtopk.engine.duals import Duals, NoDuals
 from dtopk.engine.feed import Visit
 from dtopk.engine.rows import Piece, PieceRange
 
@@ -108,8 +108,6 @@ class SharedFeed:
     ----------
     blocks : sequence of PieceRange
         All blocks of the run.
-    duals : Duals
-        Its own.
     read : callable
         Returns the rows of a block, outside a scan.
     look : callable
@@ -119,15 +117,15 @@ class SharedFeed:
     def __init__(
         self,
         blocks: Sequence[PieceRange],
-        duals: Duals,
         read: Callable[[int], Piece],
         look: Callable[[int, NDArray[np.int64]], Piece],
     ) -> None:
         self.blocks = blocks
-        self.duals = duals
         self.read = read
         self._look = look
         self.read_seconds = 0.0
+        self.duals: Duals = NoDuals()
+        """Those of the run."""
         self.lane: Lane | None = None
         """The thread that the run is in."""
 

@@ -3,12 +3,10 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
-from dtopk_storage import DualFile
 
 Array = NDArray[Any]
 
@@ -120,6 +118,13 @@ class FitOptions:
             raise ValueError(f"class_weight must be finite and at least 0, got {weights!r}.")
 
 
+class DualRows(Protocol):
+    """Duals that can be read row by row, such as those of a file."""
+
+    def read(self, start: int, stop: int) -> Array:
+        """Return the duals of stored rows `start` to `stop`, of shape (stop - start, n_classes)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StartPoint:
     """Where training starts instead of at zero. One of the two is given."""
@@ -127,7 +132,7 @@ class StartPoint:
     W: Array | None = None
     """Weights of shape (n_features, n_classes), or with a last row for the constant feature; the
     duals start at minus C times the loss's gradients there."""
-    dual: DualFile | None = None
+    dual: DualRows | None = None
     """Duals of the same rows."""
     dual_factor: float = 1.0
     """What to multiply them with: the new C by the old one."""

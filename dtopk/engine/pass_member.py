@@ -72,7 +72,7 @@ class PassMember(Member):
         scores = np.zeros((1, self.rows.n_classes), self.W.dtype)
         block = np.zeros((1, self.conversion.width), self.W.dtype)
         self.conversion.gather(X, np.zeros(1, np.int64), block)
-        example = DirectionSum(*self.W.shape, self.W.dtype)
+        example = DirectionSum(self.W.shape[0], self.W.shape[1], self.W.dtype)
         example.add(block, scores)
         example.total()
         for loss in (self.loss, self.loss.convex_start):
@@ -110,7 +110,7 @@ class PassMember(Member):
     def _pass_partition(self, partition: int, order: Pass, ends: float) -> PassSums:
         began, waited = time.perf_counter(), self.feed.read_seconds
         if partition not in self._sums:
-            self._sums[partition] = DirectionSum(*self.W.shape, self.W.dtype)
+            self._sums[partition] = DirectionSum(self.W.shape[0], self.W.shape[1], self.W.dtype)
         total = self._sums[partition]
         total.restart()
         sums = PassSums(partition=partition, member=self.places.index)

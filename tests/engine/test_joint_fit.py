@@ -78,9 +78,7 @@ def test_streamed_rows_give_the_same_models(store, limit):
     options = FitOptions(**vars_of(OPTIONS, memory_limit_bytes=limit))
     found = fit_many(StoreRows(store, "train"), candidates(SOFTMAX, HINGE), options, width=3)
     for each in candidates(SOFTMAX, HINGE):
-        alone = fit(
-            StoreRows(store, "train"), each.loss, FitOptions(**vars_of(OPTIONS, C=each.C))
-        )
+        alone = fit(StoreRows(store, "train"), each.loss, FitOptions(**vars_of(OPTIONS, C=each.C)))
         assert_same_optimum(found[each.name], alone)
 
 
@@ -177,7 +175,7 @@ class Notes(Callback):
 
 def test_models_take_turns_and_are_handed_over_when_they_are_done():
     X, y = problem()
-    events = []
+    events: list[tuple[str, object]] = []
     given = candidates(SOFTMAX, C=(0.001, 10.0))
     fit_many(
         ArrayRows(X, y, M), given, OPTIONS, width=2,

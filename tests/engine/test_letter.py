@@ -33,7 +33,8 @@ def letter():
 
 @pytest.fixture(scope="module")
 def rows(letter):
-    return ArrayRows(*letter, 26)
+    X, y = letter
+    return ArrayRows(X, y, 26)
 
 
 @pytest.mark.parametrize("C", [1e-3, 0.1, 1.0])

@@ -42,7 +42,7 @@ def load_set(entry, folder, seed):
     return np.ascontiguousarray(X[rows] / entry["divide_by"]), codes[rows].astype(np.int32)
 
 
-OPTIMA = {}
+OPTIMA: dict[tuple[object, ...], float] = {}
 """Values at the optimum, by problem: the solvers of one problem come one after another."""
 
 
