@@ -6,8 +6,8 @@ scikit-learn's; here they get an open file format, and are applied to a store bl
 """
 
 import hashlib
+import io
 import json
-import os
 import zipfile
 from pathlib import Path
 from typing import Any, Literal
@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.kernel_approximation import Nystroem, RBFSampler
 
-from dtopk.atomic import replace_when_complete
+from dtopk.atomic import FilePath, replace_when_complete
 from dtopk_storage import FeatureStore
+from dtopk_storage.paths import PathLike, as_path
 
 Array = NDArray[Any]
 Kind = Literal["fourier", "nystroem"]
@@ -96,7 +97,7 @@ class FeatureMap:
         lifted: Array = self._estimator.transform(wide).astype(np.float32)
         return lifted
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: FilePath) -> None:
         """Write it to a .npz file with `map.json` in it, whole or not at all; nothing is pickled.
 
         Parameters
@@ -112,7 +113,7 @@ class FeatureMap:
                     np.lib.format.write_array(member, values, allow_pickle=False)
 
 
-def load_map(path: str | os.PathLike[str]) -> FeatureMap:
+def load_map(path: PathLike) -> FeatureMap:
     """Read a map.
 
     Parameters
@@ -128,11 +129,12 @@ def load_map(path: str | os.PathLike[str]) -> FeatureMap:
     ValueError
         If there is none, or the file is damaged, none of these or of a newer version.
     """
-    path = Path(path)
+    path = as_path(path, name="map")
     if not path.is_file():
         raise ValueError(f"map {str(path)!r} does not exist.")
     try:
-        with zipfile.ZipFile(path) as archive:
+        file = path if isinstance(path, Path) else io.BytesIO(path.read_bytes())
+        with zipfile.ZipFile(file) as archive:
             header = json.loads(archive.read("map.json"))
             if header["format"] != "dtopk-map" or header["version"] != 1:
                 raise ValueError(f"its map.json says {header['format']!r} {header['version']!r}")

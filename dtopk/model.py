@@ -7,6 +7,7 @@ Nothing in it is pickled. Reading it takes numpy and the standard library, so th
 used where the rest of dtopk is not wanted.
 """
 
+import io
 import json
 import math
 import os
@@ -14,17 +15,22 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dtopk.atomic import replace_when_complete
+from dtopk.atomic import FilePath, replace_when_complete
+
+if TYPE_CHECKING:
+    from dtopk_storage.paths import PathLike
 
 MODEL_VERSION = 1
 """The newest version of the model file that this program reads."""
 
 _HEADER = "model.json"
+_FILE = "model.npz"
+"""In a run folder."""
 _FORMAT = "dtopk-model"
 
 
@@ -212,12 +218,12 @@ class Model:
             )
         return _LINKS[self.link](self.decision_function(X))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: FilePath) -> None:
         """Write the model to one file, whole or not at all.
 
         Parameters
         ----------
-        path : path of the file
+        path : path of the file, or ObjectPath
             A file that is there is replaced once the new one is complete.
         """
         with replace_when_complete(path) as file, zipfile.ZipFile(file, "w") as archive:
@@ -255,12 +261,14 @@ class Model:
         return arrays
 
 
-def load_model(path: str | os.PathLike[str]) -> Model:
+def load_model(path: "PathLike") -> Model:
     """Read a model.
 
     Parameters
     ----------
     path : path of a model file, or of a run folder that holds a 'model.npz'
+        Or the address of one in an object store, such as 's3://bucket/runs/7'; the credentials and
+        the endpoint are those of the environment.
 
     Returns
     -------
@@ -272,14 +280,12 @@ def load_model(path: str | os.PathLike[str]) -> Model:
         If there is no model, or the file is damaged, is none of dtopk's or is of a newer version.
     PermissionError
         If it may not be read.
+    OSError
+        If the object store cannot be reached.
     """
-    path = Path(path)
-    if path.is_dir():
-        path = path / "model.npz"
-    if not path.is_file():
-        raise ValueError(f"model {str(path)!r} does not exist.")
+    path, file = _find_model(path)
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(file) as archive:
             header = json.loads(archive.read(_HEADER))
             _check_header(header, path)
             return Model(**_fields(header), **_read_arrays(archive))
@@ -289,8 +295,30 @@ def load_model(path: str | os.PathLike[str]) -> Model:
         raise
     except (zipfile.BadZipFile, EOFError, OSError, LookupError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{str(path)!r} must be a dtopk model, but is damaged or another kind of file: {error}."
+            f"{path!r} must be a dtopk model, but is damaged or another kind of file: {error}."
         ) from error
+
+
+def _find_model(path: "PathLike") -> tuple[str, Path | io.BytesIO]:
+    """Return the path of a model's file, and the file, which from an object store has been read."""
+    if not isinstance(path, str | os.PathLike) or "://" in str(path):
+        # Imported here: what is on a disk is read without it.
+        from dtopk_storage.paths import as_path
+
+        place = as_path(path, name="model")
+        if not isinstance(place, Path):
+            place = place if place.is_file() else place / _FILE
+            try:
+                return str(place), io.BytesIO(place.read_bytes())
+            except FileNotFoundError as error:
+                raise ValueError(f"model {str(place)!r} does not exist.") from error
+        path = place
+    path = Path(path)
+    if path.is_dir():
+        path = path / _FILE
+    if not path.is_file():
+        raise ValueError(f"model {str(path)!r} does not exist.")
+    return str(path), path
 
 
 def select_topk(scores: NDArray[Any], k: int) -> NDArray[np.intp]:
@@ -325,12 +353,12 @@ class _NewerVersionError(ValueError):
     """The file is sound, but of a version that this program does not know."""
 
 
-def _check_header(header: Mapping[str, Any], path: Path) -> None:
+def _check_header(header: Mapping[str, Any], path: str) -> None:
     if header["format"] != _FORMAT:
         raise ValueError(f"its {_HEADER} says 'format': {header['format']!r}")
     if header["version"] > MODEL_VERSION:
         raise _NewerVersionError(
-            f"version of the model {str(path)!r} must be at most {MODEL_VERSION}, "
+            f"version of the model {path!r} must be at most {MODEL_VERSION}, "
             f"got {header['version']}. A newer dtopk wrote it: upgrade this one."
         )
 

@@ -21,6 +21,8 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
+from tests.s3_server import s3, s3_server  # noqa: E402, F401
+
 _WITH_PROCESSES = ("test_dask_", "test_faults", "test_estimator_clients", "test_train_on_workers")
 
 
@@ -28,15 +30,15 @@ _WITH_PROCESSES = ("test_dask_", "test_faults", "test_estimator_clients", "test_
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say which tests have to be in the same process, where they are shared out to several.
 
-    Tests of a module share their fixtures. Those that start workers are kept out of each other's
-    way, and come first, since together they take longest.
+    Tests of a module share their fixtures. Those that start workers or a server are kept out of
+    each other's way, and come first, since together they take longest.
     """
 
     def starts_workers(item: pytest.Item) -> bool:
         name = item.path.name
         if item.path.parent.name in ("launch", "cli") or name.startswith(_WITH_PROCESSES):
             return True
-        return "client" in getattr(item, "fixturenames", ())
+        return bool({"client", "s3_server"} & set(getattr(item, "fixturenames", ())))
 
     for item in items:
         group = "processes" if starts_workers(item) else str(item.path)

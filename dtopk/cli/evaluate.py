@@ -42,9 +42,10 @@ def evaluate(
 ) -> None:
     """Show how accurate a model is on a store.
 
-    RUN_OR_MODEL is a run folder or a model file. The classes of the store are matched with the
-    model's by name. Rows with sets of labels are measured by how these are ranked and, with those
-    that score more than the threshold predicted, by what F1, accuracy and Hamming loss say.
+    RUN_OR_MODEL is a run folder or a model file; it and STORE may be in an object store. The
+    classes of the store are matched with the model's by name. Rows with sets of labels are measured
+    by how these are ranked and, with those that score more than the threshold predicted, by what
+    F1, accuracy and Hamming loss say.
     """
     model = load_model(model_path)
     store = open_store(store_path)

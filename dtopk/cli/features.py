@@ -1,13 +1,12 @@
 """`dtopk features`: a store whose features are lifted, for a classifier with an RBF kernel."""
 
-from pathlib import Path
-
 import click
 
 from dtopk.cli.output import answer_json, json_option, tell, tell_written
 from dtopk.cli.progress import RowProgress
 from dtopk_storage import DatasetError, open_store
 from dtopk_storage.ingest import IngestOptions, IngestProgress, ingest
+from dtopk_storage.paths import as_path
 
 
 @click.command()
@@ -49,7 +48,8 @@ def features(
 
     Rows, labels, weights and splits are those of STORE. The map is written beside NEW_STORE, as
     NEW_STORE.map.npz: `--like` it lifts the rows of another store in the same way, which a model
-    that was trained on NEW_STORE needs for those. Broken off, the same command goes on.
+    that was trained on NEW_STORE needs for those. Broken off, the same command goes on. All of them
+    may be in an object store.
     """
     # Imported here: scikit-learn takes most of a second.
     from dtopk.lifting import draw_map, load_map, scale_gamma
@@ -71,7 +71,7 @@ def features(
             made = ingest(store_path, target_path, options, show)
     except DatasetError as error:
         raise DatasetError(error.describe({"overwrite": "--overwrite"})) from error.__cause__
-    map_path = Path(f"{target_path.rstrip('/')}.map.npz")
+    map_path = as_path(f"{target_path.rstrip('/')}.map.npz", name="map")
     mapping.save(map_path)
     tell(f"{made.n_samples:,} rows of {made.n_features:,} features ({made.dtype})")
     tell_written(target_path)

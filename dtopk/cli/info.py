@@ -1,7 +1,6 @@
 """`dtopk info`: what a feature store, a run or a model holds."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,7 +11,7 @@ from dtopk.cli.label_counts import LabelCounts, count_labels
 from dtopk.cli.output import answer, answer_json, format_facts, format_table, json_option, tell
 from dtopk.cli.progress import RowProgress
 from dtopk_storage import FeatureStore, open_store
-from dtopk_storage.files import size_on_disk
+from dtopk_storage.paths import as_path, size_below
 from dtopk_storage.wording import format_bytes, format_count
 
 _NAMES_SHOWN = 5
@@ -35,6 +34,7 @@ def info(path: str, verify: bool, as_json: bool) -> None:
       dtopk info features.zarr --verify
       dtopk info runs/first --verify
       dtopk info runs/first/model.npz --json
+      dtopk info s3://bucket/features.zarr
     """  # noqa: D301 - click wants the character, not its escape
     fields, text = _describe(path, verify)
     if as_json:
@@ -45,8 +45,9 @@ def info(path: str, verify: bool, as_json: bool) -> None:
 
 def _describe(path: str, verify: bool) -> tuple[dict[str, Any], str]:
     """Collect what there is to say about a path, and lay it out."""
+    place = as_path(path, name="PATH")
     # Imported here, as they load the engine, which a store's description does not need.
-    if Path(path).is_file():
+    if place.is_file():
         from dtopk.cli.run_info import describe_model, format_model
 
         try:
@@ -55,7 +56,7 @@ def _describe(path: str, verify: bool) -> tuple[dict[str, Any], str]:
             error.add_note("If it holds features, make a store of it with `dtopk ingest`.")
             raise
         return fields, format_model(fields)
-    if (Path(path) / "job.toml").is_file():
+    if (place / "job.toml").is_file():
         from dtopk.cli.run_info import describe_run, format_run
 
         fields = describe_run(path, verify=verify)
@@ -75,7 +76,7 @@ def describe_store(path: str) -> dict[str, Any]:
     Parameters
     ----------
     path : str
-        Folder of the store.
+        Folder of the store, or its address.
 
     Returns
     -------
@@ -103,7 +104,7 @@ def describe_store(path: str) -> dict[str, Any]:
         "chunk_bytes": features.chunk_bytes,
         "n_chunks": features.n_chunks,
         "compression": store.compression,
-        "bytes_on_disk": size_on_disk(Path(path)),
+        "bytes_on_disk": size_below(as_path(path, name="store")),
         "has_sample_weight": store.has_sample_weight,
         "has_row_id": store.has_row_id,
         "splits": {split: _describe_split(store, split) for split in store.splits},

@@ -19,7 +19,6 @@ from dtopk_storage.chunked import COMPRESSIONS
 from dtopk_storage.ingest import IngestOptions, IngestProgress
 from dtopk_storage.ingest import ingest as make_store
 from dtopk_storage.ingest.label_reading import KIND_CHOICES
-from dtopk_storage.publishing import DEFAULT_CHUNK_BYTES
 from dtopk_storage.sources.base import IndexBase, SourceOptions
 from dtopk_storage.sources.formats import FORMATS
 from dtopk_storage.values import DTYPES
@@ -57,7 +56,9 @@ def _check_divisor(context: click.Context, parameter: click.Parameter, value: fl
     return value
 
 
-def _to_bytes(context: click.Context, parameter: click.Parameter, mib: float) -> int:
+def _to_bytes(context: click.Context, parameter: click.Parameter, mib: float | None) -> int | None:
+    if mib is None:
+        return None
     if not 1 <= mib * _MIB < math.inf:
         raise click.BadParameter(f"it must be finite and at least one byte, got {mib} MiB.")
     return int(mib * _MIB)
@@ -156,10 +157,9 @@ _path = click.Path(path_type=Path)
 @click.option(
     "--chunk-mib",
     "chunk_bytes",
-    default=DEFAULT_CHUNK_BYTES / _MIB,
-    show_default=True,
+    type=float,
     callback=_to_bytes,
-    help="Most MiB in a chunk of features.",
+    help="Most MiB in a chunk of features. [default: 16; 4 in an object store]",
 )
 @click.option("--skip-column", "skip_columns", multiple=True, help="Column that is no feature.")
 @click.option("--no-header", is_flag=True, help="The first line of a CSV file is a row.")
@@ -197,7 +197,8 @@ def ingest(
     SOURCE is a .npy, .npz, svmlight, HDF5, Parquet, CSV or zarr file, or a feature store. It is
     streamed, so it may be larger than memory. Labels may be numbers or names. A store is whole or
     absent: when the work is broken off, the same command goes on after the last whole chunk.
-    Classes, weights and splits of a feature store are kept, unless others are asked for.
+    Classes, weights and splits of a feature store are kept, unless others are asked for. STORE,
+    and SOURCE if it is a feature store, may be in an object store: s3://bucket/features.zarr.
 
     Labels are looked for as y, label, labels, target or class. In a table, CSV or Parquet, all
     other columns are features. Where rows change places, by random splits or --shuffle, the array

@@ -8,7 +8,6 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +16,8 @@ from dtopk.launch import ClusterError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+
+    from dtopk_storage.paths import PathLike
 
 EXIT_FAILED = 1
 EXIT_REFUSED = 2
@@ -114,9 +115,12 @@ def telling_above(bar: "Progress") -> Iterator[None]:
         _writers.pop()
 
 
-def tell_written(path: str | os.PathLike[str]) -> None:
+def tell_written(path: "PathLike") -> None:
     """Say which file or folder was written."""
-    tell(f"wrote {Path(path)}")
+    # Imported here: zarr takes a while, which --help need not spend.
+    from dtopk_storage.paths import as_path
+
+    tell(f"wrote {as_path(path, name='path')}")
 
 
 def answer(text: str) -> None:

@@ -3,7 +3,6 @@
 import dataclasses
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +17,7 @@ from dtopk.cli.output import (
 )
 from dtopk.job import TrainJob, load_job
 from dtopk.job.checks import parse_bytes
+from dtopk_storage.paths import as_path
 
 if TYPE_CHECKING:
     from dtopk.engine.forecast import Forecast, Speed
@@ -236,7 +236,7 @@ def _find_sizes(request: Request) -> "Sizes":
     given = (request.n, request.d, request.m)
     path = request.job.data.store
     if None in given:
-        if not path or not Path(path).is_dir():
+        if not path or not as_path(path, name="data.store").is_dir():
             missing = [f"--{name}" for name, value in zip("ndm", given, strict=True) if not value]
             where = f"there is no store at {path!r}" if path else "there is no job"
             raise click.UsageError(f"{', '.join(missing)} must be given, since {where}.")

@@ -15,6 +15,7 @@ from dtopk.cli.progress import RowProgress
 from dtopk.job.scoring import TopClasses, batch_rows, check_features, widen
 from dtopk.model import Model, load_model, select_topk
 from dtopk_storage import FeatureStore, check_batch, open_store
+from dtopk_storage.paths import AnyPath, as_path
 
 
 @click.command()
@@ -36,7 +37,8 @@ def predict(
 ) -> None:
     """Write the best classes of every row to a file.
 
-    INPUT is a feature store, or a .npy file of features. OUTPUT ends in .csv, .parquet or .zarr;
+    INPUT is a feature store, or a .npy file of features on a disk. All three may be addresses in
+    an object store, such as s3://bucket/top5.csv. OUTPUT ends in .csv, .parquet or .zarr;
     it has, of every row, its number and the k best classes by name with their scores. (In zarr
     the classes are codes into the attribute 'class_names'.) Where a store's rows stand in another
     order than its source's, 'row_id' has the row of the source.
@@ -45,9 +47,9 @@ def predict(
     k = min(5, model.n_classes) if k is None else k
     if not 1 <= k <= model.n_classes:
         raise ValueError(f"k must be between 1 and n_classes = {model.n_classes}, got {k}.")
-    target = Path(output_path)
-    check_target(target, Path(input_path), overwrite=overwrite)
-    source = _open_input(Path(input_path), split, model)
+    target, given = as_path(output_path, name="OUTPUT"), as_path(input_path, name="INPUT")
+    check_target(target, given, overwrite=overwrite)
+    source = _open_input(given, split, model)
     done = 0
     with (
         RowProgress("predicting") as progress,
@@ -84,10 +86,10 @@ class _Input:
     parts: Iterator[_Part]
 
 
-def _open_input(path: Path, split: str, model: Model) -> _Input:
-    if path.suffix.lower() == ".npy":
+def _open_input(path: AnyPath, split: str, model: Model) -> _Input:
+    if isinstance(path, Path) and path.suffix.lower() == ".npy":
         return _open_array(path, split, model)
-    if not path.is_dir():
+    if isinstance(path, Path) and not path.is_dir():
         what = "which is another file" if path.exists() else "which does not exist"
         raise ValueError(
             f"INPUT must be a feature store or a .npy file, got {str(path)!r}, {what}."

@@ -18,6 +18,8 @@ from dtopk.atomic import replace_when_complete, write_text
 from dtopk.job.scoring import TopClasses
 from dtopk.model import Model
 from dtopk_storage.chunked import ChunkedArray
+from dtopk_storage.objects import ObjectPath
+from dtopk_storage.paths import AnyPath
 
 WriteTop = Callable[[TopClasses], None]
 
@@ -27,14 +29,14 @@ _ZARR_MARK = "dtopk_predictions"
 _ZARR_VERSION = 1
 
 
-def check_target(path: Path, source: Path, *, overwrite: bool) -> None:
+def check_target(path: AnyPath, source: AnyPath, *, overwrite: bool) -> None:
     """Refuse a path that predictions may not be written to.
 
     Parameters
     ----------
-    path : Path
+    path : Path or ObjectPath
         Where predictions are to go.
-    source : Path
+    source : Path or ObjectPath
         What is predicted; never to be overwritten.
     overwrite : bool
         Whether predictions that are there may be replaced.
@@ -51,12 +53,17 @@ def check_target(path: Path, source: Path, *, overwrite: bool) -> None:
         )
     if suffix == ".parquet":
         _import_pyarrow()
-    if path.resolve() == source.resolve():
+    if path == source or (
+        isinstance(path, Path) and isinstance(source, Path) and path.resolve() == source.resolve()
+    ):
         raise ValueError(f"output must be another path than the input, got {str(path)!r}.")
-    folder = next(folder for folder in path.parents if folder.exists())
-    if not folder.is_dir():
-        raise ValueError(f"folder of the output must be a folder, got the file {str(folder)!r}.")
-    if not path.exists():
+    if isinstance(path, Path):
+        folder = next(folder for folder in path.parents if folder.exists())
+        if not folder.is_dir():
+            raise ValueError(
+                f"folder of the output must be a folder, got the file {str(folder)!r}."
+            )
+    if not path.exists() or (isinstance(path, ObjectPath) and not path.find() and path.is_dir()):
         return
     if not overwrite:
         raise ValueError(
@@ -71,13 +78,13 @@ def check_target(path: Path, source: Path, *, overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def open_predictions(
-    path: Path, *, model: Model, n_rows: int, k: int, has_row_id: bool
+    path: AnyPath, *, model: Model, n_rows: int, k: int, has_row_id: bool
 ) -> Iterator[WriteTop]:
     """Open a file that appears under its name once all rows are written.
 
     Parameters
     ----------
-    path : Path
+    path : Path or ObjectPath
         Ends in '.csv', '.parquet' or '.zarr'. What is there is replaced; its folder is made.
     model : Model
     n_rows : int
@@ -92,14 +99,15 @@ def open_predictions(
     callable
         Takes a `TopClasses`, the next rows.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(path, Path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     with _OPENERS[path.suffix.lower()](path, model, n_rows, k, has_row_id) as write:
         yield write
 
 
 @contextlib.contextmanager
 def _open_csv(
-    path: Path, model: Model, n_rows: int, k: int, has_row_id: bool
+    path: AnyPath, model: Model, n_rows: int, k: int, has_row_id: bool
 ) -> Iterator[WriteTop]:
     with replace_when_complete(path) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
@@ -126,7 +134,7 @@ def _as_cells(column: NDArray[Any]) -> list[Any]:
 
 @contextlib.contextmanager
 def _open_parquet(
-    path: Path, model: Model, n_rows: int, k: int, has_row_id: bool
+    path: AnyPath, model: Model, n_rows: int, k: int, has_row_id: bool
 ) -> Iterator[WriteTop]:
     pa, pq = _import_pyarrow()
     label_type = pa.int64() if model.classes.dtype.kind in "iu" else pa.string()
@@ -144,27 +152,26 @@ def _open_parquet(
 
 @contextlib.contextmanager
 def _open_zarr(
-    path: Path, model: Model, n_rows: int, k: int, has_row_id: bool
+    path: AnyPath, model: Model, n_rows: int, k: int, has_row_id: bool
 ) -> Iterator[WriteTop]:
+    if isinstance(path, ObjectPath):
+        # Nothing can be renamed: the group comes last, and makes predictions of what is there.
+        (path / "zarr.json").unlink(missing_ok=True)
+        path.delete_tree()
+        try:
+            with _writing_columns(path, model, n_rows, k, has_row_id) as write:
+                yield write
+            write_text(path / "zarr.json", _zarr_group(model))
+        except BaseException:
+            path.delete_tree()
+            raise
+        return
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
         partial.mkdir()
         write_text(partial / "zarr.json", _zarr_group(model))
-        rows = _ZarrColumn(partial / "row", (n_rows,), np.dtype(np.int64))
-        row_ids = None
-        if has_row_id:
-            row_ids = _ZarrColumn(partial / "row_id", (n_rows,), np.dtype(np.int64))
-        codes = _ZarrColumn(partial / "label_codes", (n_rows, k), np.dtype(np.int32))
-        scores = _ZarrColumn(partial / "scores", (n_rows, k), model.W.dtype)
-
-        def write(top: TopClasses) -> None:
-            rows.append(np.arange(top.start, top.start + len(top.columns)))
-            if row_ids is not None and top.row_id is not None:
-                row_ids.append(top.row_id)
-            codes.append(top.columns.astype(np.int32))
-            scores.append(top.scores)
-
-        yield write
+        with _writing_columns(partial, model, n_rows, k, has_row_id) as write:
+            yield write
         _exchange(partial, path)
     except OSError as error:
         if error.errno == errno.ENOSPC:
@@ -174,6 +181,27 @@ def _open_zarr(
         raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _writing_columns(
+    folder: AnyPath, model: Model, n_rows: int, k: int, has_row_id: bool
+) -> Iterator[WriteTop]:
+    rows = _ZarrColumn(folder / "row", (n_rows,), np.dtype(np.int64))
+    row_ids = None
+    if has_row_id:
+        row_ids = _ZarrColumn(folder / "row_id", (n_rows,), np.dtype(np.int64))
+    codes = _ZarrColumn(folder / "label_codes", (n_rows, k), np.dtype(np.int32))
+    scores = _ZarrColumn(folder / "scores", (n_rows, k), model.W.dtype)
+
+    def write(top: TopClasses) -> None:
+        rows.append(np.arange(top.start, top.start + len(top.columns)))
+        if row_ids is not None and top.row_id is not None:
+            row_ids.append(top.row_id)
+        codes.append(top.columns.astype(np.int32))
+        scores.append(top.scores)
+
+    yield write
 
 
 def _exchange(new: Path, path: Path) -> None:
@@ -194,7 +222,7 @@ def _exchange(new: Path, path: Path) -> None:
 class _ZarrColumn:
     """An array that rows are appended to; a chunk is written when it is full."""
 
-    def __init__(self, path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]):
+    def __init__(self, path: AnyPath, shape: tuple[int, ...], dtype: np.dtype[Any]):
         self._array = ChunkedArray(
             path=path,
             shape=shape,
@@ -248,7 +276,7 @@ def _zarr_group(model: Model) -> str:
     return json.dumps(group, indent=2)
 
 
-def _is_predictions_group(path: Path) -> bool:
+def _is_predictions_group(path: AnyPath) -> bool:
     """Look for the mark that `_zarr_group` leaves."""
     try:
         group = json.loads((path / "zarr.json").read_text(encoding="utf-8"))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import shlex
-from pathlib import Path
 from typing import Any
 
 from dtopk.cli.output import format_facts, tell
@@ -13,6 +12,7 @@ from dtopk.job.run_folder import RunFolder
 from dtopk.job.verification import read_result, verify_run
 from dtopk.losses import what_is_certified
 from dtopk.model import load_model
+from dtopk_storage.paths import as_path
 
 
 def describe_run(path: str, *, verify: bool) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def describe_run(path: str, *, verify: bool) -> dict[str, Any]:
         Values that JSON has; ``kind`` is 'run'. Of a run that did not come to its end it has no
         certificate; ``state`` says how far a run is that can go on.
     """
-    folder = RunFolder(path=Path(path))
+    folder = RunFolder(path=as_path(path, name="run"))
     job = load_job(folder.job)
     fields: dict[str, Any] = {
         "kind": "run",

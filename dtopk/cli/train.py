@@ -23,6 +23,7 @@ from dtopk.job import train as run_job
 from dtopk.job.resumption import check_resumable
 from dtopk.job.run_folder import RunFolder
 from dtopk.losses import what_is_certified
+from dtopk_storage.paths import AnyPath, PathLike, as_path
 
 _STOP_REASONS = {
     "tolerance": "the gap reached the tolerance",
@@ -59,9 +60,9 @@ def train(
     kept, with its gap, and the exit status is 130. A run that was killed, or stopped before it
     reached its tolerance, goes on by the same command, or by --resume.
     """
-    path, run_dir = _find_job(job_path, run_dir, resume)
-    job = load_job(path, overrides, run_dir=run_dir)
-    _check_store_folder(Path(job.data.store))
+    found, run_dir = _find_job(job_path, run_dir, resume)
+    job = load_job(found, overrides, run_dir=run_dir)
+    check_store_folder(as_path(job.data.store, name="data.store"))
     progress = make_progress()
     try:
         with showing_progress_of("dtopk.job", "dtopk.launch"):
@@ -79,7 +80,7 @@ def train(
     return EXIT_INTERRUPTED if result.stop_reason == "interrupted" else 0
 
 
-def _find_job(job_path: str, run_dir: str, resume: str) -> tuple[str | Path, str]:
+def _find_job(job_path: str, run_dir: str, resume: str) -> tuple[PathLike, str]:
     """Return the job file and the run folder that were asked for."""
     if not resume:
         if not job_path:
@@ -88,11 +89,18 @@ def _find_job(job_path: str, run_dir: str, resume: str) -> tuple[str | Path, str
     if run_dir:
         raise click.UsageError("--resume and --run-dir must not both be given.")
     check_resumable(resume)
-    return job_path or RunFolder(path=Path(resume)).job, resume
+    return job_path or RunFolder(path=as_path(resume, name="--resume")).job, resume
 
 
-def _check_store_folder(path: Path) -> None:
-    if not path.is_dir():
+def check_store_folder(path: AnyPath) -> None:
+    """Refuse a path on this machine where there is no folder.
+
+    Parameters
+    ----------
+    path : Path or ObjectPath
+    """
+    # An object store is asked once, when the store is opened.
+    if isinstance(path, Path) and not path.is_dir():
         what = "which is a file" if path.exists() else "which does not exist"
         raise ValueError(
             f"data.store must be the folder of a feature store, got {str(path)!r}, {what}. "

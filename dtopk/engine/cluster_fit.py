@@ -3,8 +3,6 @@
 import contextlib
 import dataclasses
 import hashlib
-import os
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from uuid import uuid4
@@ -28,6 +26,7 @@ from dtopk.engine.worker import MemberSpec, StoreSource
 from dtopk.launch import WorkerInfo, wait_for_workers
 from dtopk.losses import Loss
 from dtopk_storage import RunState
+from dtopk_storage.paths import PathLike, as_path, delete_tree
 
 
 def fit_on_cluster(
@@ -37,7 +36,7 @@ def fit_on_cluster(
     options: FitOptions,
     *,
     callbacks: Sequence[Callback] = (),
-    dual_path: str | os.PathLike[str] | None = None,
+    dual_path: PathLike | None = None,
     start: StartPoint | None = None,
     state: RunState | None = None,
     min_workers: int = 1,
@@ -105,9 +104,11 @@ def fit_on_cluster(
     with contextlib.ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
         source = StoreSource(
-            path=os.path.abspath(rows.store.path),
+            path=str(as_path(rows.store.path, name="store").absolute()),
             split=rows.split,
             skip_improper=rows.skip_improper,
+            more=rows.more,
+            held_out=rows.held_out,
         )
         spec = MemberSpec(
             run=_name_run(state),
@@ -156,13 +157,13 @@ def _keep_duals(
     rows: StoreRows,
     loss: Loss,
     result: FitResult,
-    path: str | os.PathLike[str],
+    path: PathLike,
 ) -> bool:
-    path = os.path.abspath(path)
+    place = as_path(path, name="dual_path").absolute()
     try:
-        return keep_duals(team, rows, loss, result, path)
+        return keep_duals(team, rows, loss, result, place)
     except MembersLost:
-        shutil.rmtree(path, ignore_errors=True)
+        delete_tree(place)
         raise
 
 

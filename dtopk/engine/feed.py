@@ -103,6 +103,7 @@ class Feed:
         ------
         Visit
         """
+        self._announce(order)
         upcoming = self._thread.submit(self._load_rows, order[0], rows[0]) if order else None
         for place in range(len(order)):
             assert upcoming is not None
@@ -126,6 +127,7 @@ class Feed:
         ------
         Visit
         """
+        self._announce(order)
         upcoming = self._thread.submit(self._load, order[0], update) if order else None
         kept: Future[None] | None = None
         try:
@@ -154,6 +156,11 @@ class Feed:
                 self._read_stretch(block)
             return self._kept[block]
         return self.rows.read(self.blocks[block])
+
+    def _announce(self, order: Sequence[int]) -> None:
+        """Say which rows will be read, to the end of a visit."""
+        if not self.rows.resident:
+            self.rows.expect([self.blocks[block] for block in order if block not in self._kept])
 
     def _read_stretch(self, block: int) -> None:
         """Read a chunk for all of its blocks that are visited here, and keep no more than those."""

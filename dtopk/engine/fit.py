@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import logging
 import os
-import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +28,7 @@ from dtopk.engine.team import LocalTeam, Team
 from dtopk.losses import Loss
 from dtopk.solvers.block_frank_wolfe import FrankWolfeSteps
 from dtopk_storage import CheckpointError, RunState, create_dual, open_run_state
+from dtopk_storage.paths import PathLike, as_path, delete_tree
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def fit(
     options: FitOptions,
     *,
     callbacks: Sequence[Callback] = (),
-    dual_path: str | os.PathLike[str] | None = None,
+    dual_path: PathLike | None = None,
     scratch: str | os.PathLike[str] | None = None,
     start: StartPoint | None = None,
     state: RunState | None = None,
@@ -108,7 +108,7 @@ def check_run(
     rows: Rows,
     loss: Loss,
     options: FitOptions,
-    dual_path: str | os.PathLike[str] | None,
+    dual_path: PathLike | None,
     start: StartPoint | None,
 ) -> Choice:
     """Refuse what cannot be trained, before anything is read but labels; choose the solver.
@@ -123,7 +123,7 @@ def check_run(
     n_present = np.count_nonzero(class_totals(rows))
     if n_present < 2:
         raise ValueError(f"training rows must have at least two classes, got {n_present}.")
-    if dual_path is not None and Path(dual_path).exists():
+    if dual_path is not None and as_path(dual_path, name="dual_path").exists():
         raise CheckpointError(f"{str(dual_path)!r} exists already. Choose another path for duals.")
     _check_start(rows, options, start)
     if start is not None and choice.solver == "pegasos":
@@ -241,7 +241,7 @@ def keep_duals(
     rows: Rows,
     loss: Loss,
     result: FitResult,
-    path: str | os.PathLike[str] | None,
+    path: PathLike | None,
 ) -> bool:
     """Write the duals to a file of their own; say whether all are there.
 
@@ -273,7 +273,7 @@ def keep_duals(
         team.call("write_duals", file)
     except CheckpointError as error:
         logger.warning("The dual variables are not kept. %s", error)
-        shutil.rmtree(path, ignore_errors=True)
+        delete_tree(as_path(path, name="dual_path"))
         return False
     return True
 

@@ -160,10 +160,20 @@ def _list_features(
         return []
     if not memory.features_in_memory:
         # The chunk in work, the one read ahead, and its bytes as they come from the disk.
-        return [_steady("three chunks of features", 3 * sizes.chunk_bytes)]
+        return [
+            _steady("three chunks of features", 3 * sizes.chunk_bytes),
+            _steady("chunks under way from the object store", sizes.ahead_bytes),
+        ]
     rows = member_rows(layout, n_members)
     row_bytes = sizes.n_features * sizes.feature_itemsize + _ROW_BYTES
-    return [_steady(f"features of {rows:,} rows", rows * row_bytes)]
+    return [
+        _steady(f"features of {rows:,} rows", rows * row_bytes),
+        Holding(
+            name="chunks under way from the object store",
+            in_round=sizes.ahead_bytes,
+            at_certificate=0,
+        ),
+    ]
 
 
 def _list_duals(sizes: Sizes, layout: Layout, n_members: int, memory: MemoryPlan) -> list[Holding]:

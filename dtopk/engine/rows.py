@@ -1,11 +1,13 @@
 """Where training rows come from: arrays in memory, or a split of a feature store."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dtopk.engine.folds import Fold, FoldNumbers
 from dtopk.losses import Labels, LabelSets
 from dtopk_storage import FeatureStore, LabelRows, check_batch, check_finite
 
@@ -76,6 +78,9 @@ class Rows(Protocol):
     @property
     def pieces(self) -> tuple[PieceRange, ...]:
         """What can be read."""
+
+    def expect(self, pieces: Sequence[PieceRange]) -> None:
+        """Learn which pieces will be read next, in this order, in the place of what was said."""
 
     def read(self, piece: PieceRange) -> Piece:
         """Read one piece; called from one thread at a time."""
@@ -175,6 +180,9 @@ class ArrayRows:
         self.chunk_rows = max(_PIECE_DUALS // n_classes, 1)
         self.pieces = tuple(_cut_at_chunks(0, len(X), self.chunk_rows, len(X)))
 
+    def expect(self, pieces: Sequence[PieceRange]) -> None:
+        """Do nothing: they are here."""
+
     def read(self, piece: PieceRange) -> Piece:
         """Return views of the arrays."""
         part = slice(piece.start, piece.stop)
@@ -197,21 +205,35 @@ class StoreRows:
     split : str
     skip_improper : bool
         Whether rows with none of the labels, or with all, are to weigh nothing.
+    more : sequence of str
+        Other splits, whose rows come beside those.
+    held_out : Fold, optional
+        Whose rows are to weigh nothing.
 
     Raises
     ------
     DatasetError
-        If the split is unknown.
+        If a split is unknown.
     ValueError
         If it has no rows.
     """
 
     resident = False
 
-    def __init__(self, store: FeatureStore, split: str, *, skip_improper: bool = False) -> None:
+    def __init__(
+        self,
+        store: FeatureStore,
+        split: str,
+        *,
+        skip_improper: bool = False,
+        more: Sequence[str] = (),
+        held_out: Fold | None = None,
+    ) -> None:
         self.store = store
         self.split = split
         self.skip_improper = skip_improper
+        self.more = tuple(more)
+        self.held_out = held_out
         self.n_features = store.n_features
         self.n_classes = store.n_classes
         self.n_stored = store.n_samples
@@ -219,11 +241,15 @@ class StoreRows:
         self.dtype = store.dtype
         self.pieces = tuple(
             piece
-            for start, stop in store.split_ranges(split)
+            for start, stop in _join_ranges([store.split_ranges(name) for name in (split, *more)])
             for piece in _cut_at_chunks(start, stop, store.chunk_rows, store.n_samples)
         )
         if not self.pieces:
             raise ValueError(f"split {split!r} of {store.path!r} must have rows, got none.")
+        self._folds: FoldNumbers | None = None
+        if held_out is not None:
+            ranges = [(piece.start, piece.stop) for piece in self.pieces]
+            self._folds = FoldNumbers(ranges, held_out.n_folds, held_out.seed)
         self._checked: set[tuple[int, int]] = set()
 
     def read_labels(self, piece: PieceRange) -> tuple[Labels, NDArray[np.float64]]:
@@ -242,12 +268,19 @@ class StoreRows:
         weight = store.read_sample_weight(start, stop)
         none = np.empty((0, self.n_features), store.dtype)
         check_batch(none, labels, weight, start=start, store=store)
+        if self.held_out is not None and self._folds is not None:
+            held_out = self._folds.read(start, stop) == self.held_out.number
+            weight = np.where(held_out, 0.0, weight)
         if not isinstance(labels, LabelRows):
             return labels, weight
         sets = LabelSets(labels.indptr, labels.indices)
         if self.skip_improper:
             weight = np.where(find_improper(sets, self.n_classes), 0.0, weight)
         return sets, weight
+
+    def expect(self, pieces: Sequence[PieceRange]) -> None:
+        """Have them requested ahead, where the store is not on a disk."""
+        self.store.expect([(piece.start, piece.stop) for piece in pieces])
 
     def read(self, piece: PieceRange) -> Piece:
         """Read a piece.
@@ -263,6 +296,19 @@ class StoreRows:
             self._checked.add((piece.start, piece.stop))
         labels, weight = self.read_labels(piece)
         return Piece(X=X, labels=labels, weight=weight)
+
+
+def _join_ranges(splits: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[int, int]]:
+    """List the rows of some splits, each once; those of one split stay as they are."""
+    if len(splits) == 1:
+        return list(splits[0])
+    joined: list[tuple[int, int]] = []
+    for start, stop in sorted(bounds for ranges in splits for bounds in ranges):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(stop, joined[-1][1])
+        else:
+            joined.append((start, stop))
+    return joined
 
 
 def _cut_at_chunks(start: int, stop: int, chunk_rows: int, n_rows: int) -> list[PieceRange]:

@@ -1,13 +1,13 @@
 """The sizes of a run, and how they are shared out to its members."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from dtopk.engine.blocks import Layout, make_layout
 from dtopk.engine.options import FitOptions
-from dtopk.engine.rows import PieceRange, Rows
+from dtopk.engine.rows import PieceRange, Rows, StoreRows
 from dtopk.engine.solvers import Needs, find_needs
 from dtopk.losses import Loss
 from dtopk.solvers.sdca import default_block_size
@@ -49,6 +49,8 @@ class Sizes:
     """Threads of the matrix products."""
     needs: Needs = field(default_factory=Needs)
     """What the solver keeps beside weights and features."""
+    ahead_bytes: int = 0
+    """Bytes of features under way from an object store at most."""
 
     @classmethod
     def of_rows(cls, rows: Rows, options: FitOptions, loss: Loss | None = None) -> "Sizes":
@@ -61,7 +63,7 @@ class Sizes:
         loss : Loss, optional
             None for one that SDCA trains.
         """
-        return cls._make(
+        sizes = cls._make(
             options,
             loss,
             pieces=tuple(rows.pieces),
@@ -71,6 +73,8 @@ class Sizes:
             n_classes=rows.n_classes,
             resident=rows.resident,
         )
+        ahead_bytes = rows.store.ahead_bytes if isinstance(rows, StoreRows) else 0
+        return replace(sizes, ahead_bytes=ahead_bytes)
 
     @classmethod
     def of_numbers(

@@ -18,7 +18,6 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, Protocol
 
@@ -31,6 +30,7 @@ from threadpoolctl import ThreadpoolController
 from tornado.ioloop import PeriodicCallback
 
 from dtopk.engine.fit import make_member
+from dtopk.engine.folds import Fold
 from dtopk.engine.member import Member
 from dtopk.engine.memory import MemoryPlan
 from dtopk.engine.messages import Places, Wish
@@ -81,10 +81,20 @@ class StoreSource:
     """Name of the split."""
     skip_improper: bool = False
     """Whether rows with none of the labels, or with all, are to weigh nothing."""
+    more: tuple[str, ...] = ()
+    """Other splits, whose rows come beside those."""
+    held_out: Fold | None = None
+    """Fold whose rows are to weigh nothing."""
 
     def open(self) -> StoreRows:
         """See :meth:`RowsSource.open`."""
-        return StoreRows(open_store(self.path), self.split, skip_improper=self.skip_improper)
+        return StoreRows(
+            open_store(self.path),
+            self.split,
+            skip_improper=self.skip_improper,
+            more=self.more,
+            held_out=self.held_out,
+        )
 
     def fingerprint(self, rows: Rows) -> str:
         """See :meth:`RowsSource.fingerprint`."""
@@ -584,7 +594,7 @@ class Seat:
 
     def _write_duals(self, file: DualFile) -> None:
         assert self.member is not None
-        if not Path(file.path).is_dir():
+        if not file.array.path.is_dir():
             raise CheckpointError(
                 f"duals must be written to a folder that all workers see, got {file.path!r}, which "
                 f"worker {self.worker.name!r} does not see."

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import dataclasses
+import io
 import logging
 import math
 import time
@@ -115,11 +116,9 @@ def _read_accuracy(folder: RunFolder) -> dict[int, dict[str, float]]:
     """Read the validation accuracies of a run that goes on; what cannot be read is left out."""
     known = {field.name for field in dataclasses.fields(EpochRecord)}
     accuracy: dict[int, dict[str, float]] = {}
-    with (
-        contextlib.suppress(OSError, ValueError, KeyError),
-        folder.history.open(newline="", encoding="utf-8") as file,
-    ):
-        for row in csv.DictReader(file):
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        text = folder.history.read_text(encoding="utf-8")
+        for row in csv.DictReader(io.StringIO(text, newline="")):
             accuracy[int(row["epoch"])] = {
                 name: float(value) for name, value in row.items() if name not in known and value
             }

@@ -8,6 +8,7 @@ import numpy as np
 
 from dtopk.engine import choose_solver, makes_duals
 from dtopk.job.problem import Problem
+from dtopk_storage.paths import AnyPath
 
 MODEL_OVERHEAD_BYTES = 1 << 16
 """Of a model file, beside its weights: class names, the job, the certificate."""
@@ -18,8 +19,8 @@ _LEAST_SHARE = 0.1
 """Compressed duals take from a few hundredths of their size to all of it."""
 
 
-def check_disk_space(problem: Problem, run_dir: Path) -> None:
-    """Warn, or refuse to train, where the duals of the run may not find room.
+def check_disk_space(problem: Problem, run_dir: AnyPath) -> None:
+    """Warn, or refuse to train, where the duals of the run may not find room on its disk.
 
     The state has the duals of the last commit, and while another is made those of both; those that
     are kept at the end come beside it.
@@ -27,8 +28,8 @@ def check_disk_space(problem: Problem, run_dir: Path) -> None:
     Parameters
     ----------
     problem : Problem
-    run_dir : Path
-        Need not exist yet.
+    run_dir : Path or ObjectPath
+        Need not exist yet. An object store has room.
 
     Raises
     ------
@@ -36,6 +37,8 @@ def check_disk_space(problem: Problem, run_dir: Path) -> None:
         If there is no room for the model; or if the duals are to be streamed to disk, and less than
         a tenth of their size is free.
     """
+    if not isinstance(run_dir, Path):
+        return
     itemsize = np.dtype(problem.job.solver.dtype).itemsize
     n_features, n_classes = problem.store.n_features, problem.store.n_classes
     folder = next(path for path in (run_dir, *run_dir.parents) if path.exists())

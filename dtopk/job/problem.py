@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from dtopk.job.run_folder import RunFolder
 from dtopk.losses import LabelSets, Loss, available
 from dtopk.model import Model, load_model
 from dtopk_storage import FeatureStore, open_dual
+from dtopk_storage.paths import AnyPath, as_path
 
 _LABELS_READ = 1 << 20
 """Labels read at a time."""
@@ -318,12 +318,12 @@ def _standardization(
 
 
 def _make_start(store: FeatureStore, job: TrainJob) -> StartPoint | None:
-    path = Path(job.solver.warm_start)
     if not job.solver.warm_start:
         return None
     with naming_key("solver.warm_start of the job"):
+        path = as_path(job.solver.warm_start, name="run to start from")
         _check_ended(RunFolder(path=path))
-        if (path / "dual").is_dir():
+        if RunFolder(path=path).has_dual:
             return _start_from_dual(path, store, job)
         return _start_from_model(path, store, job)
 
@@ -337,7 +337,7 @@ def _check_ended(folder: RunFolder) -> None:
         )
 
 
-def _start_from_dual(path: Path, store: FeatureStore, job: TrainJob) -> StartPoint:
+def _start_from_dual(path: AnyPath, store: FeatureStore, job: TrainJob) -> StartPoint:
     """Start from a run's duals, which scale with C; its model need not be there."""
     dual = open_dual(path / "dual")
     if (dual.n_samples, dual.n_classes) != (store.n_samples, store.n_classes):
@@ -363,7 +363,7 @@ def _check_class_names(model: Model, store: FeatureStore, path: str) -> None:
             )
 
 
-def _start_from_model(path: Path, store: FeatureStore, job: TrainJob) -> StartPoint:
+def _start_from_model(path: AnyPath, store: FeatureStore, job: TrainJob) -> StartPoint:
     model = load_model(path)
     if model.n_features != store.n_features or model.classes.tolist() != store.classes.tolist():
         raise ValueError(

@@ -4,7 +4,8 @@ import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from dtopk.job.problem import Problem
 from dtopk.job.result import TrainResult
 from dtopk.job.run_folder import RunFolder, RunRecord
 from dtopk.losses import what_is_certified
+from dtopk_storage.paths import AnyPath, as_path
 
 if TYPE_CHECKING:
     from dtopk.tracking import MlflowRun
@@ -72,11 +74,13 @@ def recording(
 
 
 def _open_run(problem: Problem, folder: RunFolder, record: RunRecord) -> "MlflowRun":
-    from dtopk.tracking import MlflowRun, default_tracking_uri
+    from dtopk.tracking import MlflowRun, default_tracking_uri, name_uri
 
     tracking = problem.job.tracking
-    uri = tracking.uri or default_tracking_uri(folder.path.parent)
-    same_place = record.mlflow.get("uri") == uri
+    # An object store is no place for SQLite.
+    place = folder.path.parent if isinstance(folder.path, Path) else Path.cwd()
+    uri = tracking.uri or default_tracking_uri(place)
+    same_place = record.mlflow.get("uri") == name_uri(uri)
     run = MlflowRun(
         uri=uri,
         experiment=tracking.experiment,
@@ -96,7 +100,7 @@ def _open_run(problem: Problem, folder: RunFolder, record: RunRecord) -> "Mlflow
 def _log_dataset(run: "MlflowRun", problem: Problem) -> None:
     store = problem.store
     run.log_dataset(
-        name=Path(store.path).name,
+        name=as_path(store.path, name="store").name,
         path=store.path,
         profile={
             "n_samples": store.n_samples,
@@ -124,8 +128,10 @@ def record_outcome(run: "MlflowRun", folder: RunFolder, result: TrainResult) -> 
         finite = {f"{split}/{name}": v for name, v in metrics.items() if math.isfinite(v)}
         run.log_metrics(finite, step=result.epochs)
     kept_here = (folder.model, folder.record)
-    run.log_files([path for path in result.written if path.is_file() and path not in kept_here])
-    run.log_model(folder.model)
+    logged = [path for path in result.written if path.is_file() and path not in kept_here]
+    with _on_disk([*logged, folder.model]) as paths:
+        run.log_files(paths[:-1])
+        run.log_model(paths[-1])
     interrupted = result.stop_reason == "interrupted"
     run.end(
         status="KILLED" if interrupted else "FINISHED",
@@ -136,6 +142,21 @@ def record_outcome(run: "MlflowRun", folder: RunFolder, result: TrainResult) -> 
             "mlflow.note.content": _note(result),
         },
     )
+
+
+@contextlib.contextmanager
+def _on_disk(paths: Sequence[AnyPath]) -> Iterator[list[Path]]:
+    """Give files as files on a disk; those of an object store are copied to a temporary folder."""
+    with contextlib.ExitStack() as stack:
+        found, folder = [], None
+        for path in paths:
+            if not isinstance(path, Path):
+                folder = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                copy = folder / path.name
+                copy.write_bytes(path.read_bytes())
+                path = copy
+            found.append(path)
+        yield found
 
 
 def _note(result: TrainResult) -> str:

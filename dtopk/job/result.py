@@ -1,20 +1,20 @@
 """What a job came to."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from dtopk.engine import EpochRecord
 from dtopk.model import Model
 from dtopk.solvers.certificate import Certificate
+from dtopk_storage.paths import AnyPath
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainResult:
     """What a job came to, and where it lies."""
 
-    run_dir: Path
-    """The run folder."""
+    run_dir: AnyPath
+    """The run folder: a Path, or of an object store an ObjectPath."""
     model: Model
     """The model, as saved in the run folder."""
     certificate: Certificate
@@ -43,7 +43,7 @@ class TrainResult:
     """Whether the run has a state, from which the same job goes on."""
     resumed_at: tuple[int, ...]
     """The epochs after which the run was taken up again."""
-    written: tuple[Path, ...]
+    written: tuple[AnyPath, ...]
     """Files and folders in the run folder."""
     mlflow: dict[str, str]
     """Tracking URI, experiment id and run id; empty if the run is not recorded."""

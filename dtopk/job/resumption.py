@@ -2,9 +2,7 @@
 
 import dataclasses
 import json
-import os
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from dtopk.job.config import TrainJob
@@ -13,6 +11,7 @@ from dtopk.job.run_folder import Checkpoint, RunFolder, RunRecord
 from dtopk.job.verification import read_result
 from dtopk.losses import Loss
 from dtopk_storage import FeatureStore
+from dtopk_storage.paths import PathLike, as_path
 
 _FREE_KEYS = frozenset(
     {
@@ -22,7 +21,7 @@ _FREE_KEYS = frozenset(
         "output.run_dir", "output.save_dual",
     }
 )  # fmt: skip
-_FREE_SECTIONS = frozenset({"resources", "cluster", "tracking"})
+_FREE_SECTIONS = frozenset({"resources", "cluster", "submit", "tracking"})
 
 
 def store_checksum(store: FeatureStore) -> str:
@@ -30,12 +29,12 @@ def store_checksum(store: FeatureStore) -> str:
     return str(store.manifest.to_attributes()["checksum"])
 
 
-def check_resumable(path: str | os.PathLike[str]) -> Checkpoint:
+def check_resumable(path: PathLike) -> Checkpoint:
     """Refuse a folder in which there is no run to go on with.
 
     Parameters
     ----------
-    path : path of a run folder
+    path : path of a run folder, or its address in an object store
 
     Returns
     -------
@@ -46,7 +45,7 @@ def check_resumable(path: str | os.PathLike[str]) -> Checkpoint:
     ------
     ValueError
     """
-    folder = RunFolder(path=Path(path))
+    folder = RunFolder(path=as_path(path, name="folder to go on in"))
     if not folder.record.is_file():
         found = "where there is none"
     else:
@@ -125,8 +124,8 @@ def check_same_run(
         raise ValueError(
             f"job must be that of the run in {str(folder.path)!r}, which is taken up again, but "
             f"for what may differ, got {', '.join(differing)}. What may differ: when to stop, "
-            f"what to evaluate, [output], [tracking], [resources], and [cluster] but partitions "
-            f"and threads_per_partition. {advice}"
+            f"what to evaluate, [output], [tracking], [resources], [submit], and [cluster] but "
+            f"partitions and threads_per_partition. {advice}"
         )
     if store_checksum(store) != record.store_checksum:
         raise ValueError(

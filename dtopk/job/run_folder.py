@@ -6,7 +6,6 @@ import io
 import json
 import re
 import shlex
-import shutil
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -16,15 +15,23 @@ from pathlib import Path
 from typing import Any
 
 from dtopk.atomic import write_text
+from dtopk.launch.submit import SUBMISSION
 from dtopk_storage import CheckpointError, RunState, open_run_state
+from dtopk_storage.paths import AnyPath, as_path, delete_tree, put_tree
 
 _PLACEHOLDER = re.compile(r"\{[^{}/]*\}")
 _LOCK = "lock"
 """The file by which a run has the folder to itself; see `dtopk_storage.RunLock`."""
+_NOT_THE_RUNS = frozenset({_LOCK, SUBMISSION})
+"""What may be there before a run has begun, and stays when it has come to nothing."""
 
 
-def name_run_folder(template: str) -> Path:
+def name_run_folder(template: str) -> AnyPath:
     """Put the time of now in the place of '{time}'.
+
+    Returns
+    -------
+    Path or ObjectPath
 
     Raises
     ------
@@ -37,7 +44,8 @@ def name_run_folder(template: str) -> Path:
             f"output.run_dir must have no placeholder but '{{time}}', got {min(unknown)!r} in "
             f"{template!r}."
         )
-    return Path(template.replace("{time}", time.strftime("%Y%m%d-%H%M%S")))
+    named = template.replace("{time}", time.strftime("%Y%m%d-%H%M%S"))
+    return as_path(named, name="output.run_dir")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +86,8 @@ class Checkpoint:
 class RunFolder:
     """Where one run puts its files."""
 
-    path: Path
-    """The folder."""
+    path: AnyPath
+    """The folder, on a file system or in an object store."""
 
     @property
     def quoted(self) -> str:
@@ -87,52 +95,58 @@ class RunFolder:
         return shlex.quote(str(self.path))
 
     @property
-    def record(self) -> Path:
+    def record(self) -> AnyPath:
         """What is to be known of the beginning; it makes the folder that of a run."""
         return self.path / "run.json"
 
     @property
-    def state(self) -> Path:
+    def state(self) -> AnyPath:
         """The state of a run that is under way, a folder, unless the job puts it elsewhere."""
         return self.path / "state"
 
     @property
-    def new_dual(self) -> Path:
+    def new_dual(self) -> AnyPath:
         """The dual variables until all of them are written, a folder."""
         return self.path / "dual.partial"
 
     @property
-    def job(self) -> Path:
+    def job(self) -> AnyPath:
         """The job as resolved, a job file."""
         return self.path / "job.toml"
 
     @property
-    def model(self) -> Path:
+    def model(self) -> AnyPath:
         """The model."""
         return self.path / "model.npz"
 
     @property
-    def dual(self) -> Path:
+    def dual(self) -> AnyPath:
         """The dual variables, a folder."""
         return self.path / "dual"
 
     @property
-    def history(self) -> Path:
+    def has_dual(self) -> bool:
+        """Whether dual variables are there, all of them."""
+        # A store may show a folder for a while whose objects have been deleted.
+        return (self.dual / "zarr.json").is_file()
+
+    @property
+    def history(self) -> AnyPath:
         """Objectives, gap and speed, a line an epoch."""
         return self.path / "history.csv"
 
     @property
-    def result(self) -> Path:
+    def result(self) -> AnyPath:
         """Certificate, accuracy, sizes and times."""
         return self.path / "result.json"
 
     @property
-    def convergence(self) -> Path:
+    def convergence(self) -> AnyPath:
         """Figure of the convergence."""
         return self.path / "convergence.png"
 
     @property
-    def topk_accuracy(self) -> Path:
+    def topk_accuracy(self) -> AnyPath:
         """Figure of the accuracy."""
         return self.path / "topk_accuracy.png"
 
@@ -153,10 +167,12 @@ class RunFolder:
             raise self._in_use("holds a run that has ended")
 
     def is_empty(self) -> bool:
-        """Whether nothing is there, or an empty folder."""
+        """Whether nothing is there, or an empty folder, or what `dtopk submit` has put there."""
         if not self.path.exists():
             return True
-        return self.path.is_dir() and all(entry.name == _LOCK for entry in self.path.iterdir())
+        return self.path.is_dir() and all(
+            entry.name in _NOT_THE_RUNS for entry in self.path.iterdir()
+        )
 
     def _in_use(self, why: str) -> ValueError:
         return ValueError(
@@ -211,28 +227,40 @@ class RunFolder:
 
     def release(self) -> None:
         """Empty the folder of a run that came to nothing, so that it can be used again."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        if not (self.path / SUBMISSION).is_dir():
+            delete_tree(self.path)
+            return
+        # The record and logs of the submission say why it has come to nothing.
+        for entry in self.path.iterdir():
+            if entry.name == SUBMISSION:
+                continue
+            if entry.is_dir() and not (isinstance(entry, Path) and entry.is_symlink()):
+                delete_tree(entry)
+            else:
+                entry.unlink(missing_ok=True)
 
     def delete_if_empty(self) -> None:
         """Delete the folder if a run has made it and left nothing in it."""
-        if self.path.is_dir() and not any(self.path.iterdir()):
+        if isinstance(self.path, Path) and self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
 
     def put_dual(self) -> None:
         """Put the dual variables, now that all are written, in the place of earlier ones."""
         # Without a result the run has not ended: killed between these lines it is taken up again.
         self.result.unlink(missing_ok=True)
-        shutil.rmtree(self.dual, ignore_errors=True)
         if self.new_dual.is_dir():
-            self.new_dual.rename(self.dual)
+            put_tree(self.new_dual, self.dual, last="zarr.json")
+        else:
+            delete_tree(self.dual)
 
-    def list_written(self) -> tuple[Path, ...]:
+    def list_written(self) -> tuple[AnyPath, ...]:
         """List the files and folders that are there, in the order they are of use."""
         known = (
             self.model, self.dual, self.job, self.result, self.history,
             self.convergence, self.topk_accuracy, self.record, self.state,
         )  # fmt: skip
-        return tuple(path for path in known if path.exists())
+        there = {entry.name for entry in self.path.iterdir()} if self.path.is_dir() else set()
+        return tuple(path for path in known if path.name in there)
 
     def write_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write a line an epoch.

@@ -1,9 +1,7 @@
 """Recompute a run's certificate from its files, and hold it against what the run wrote."""
 
 import json
-import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,14 +17,13 @@ from dtopk.model import Model, load_model
 from dtopk.solvers.certificate import Certificate, CertificateSums
 from dtopk.solvers.sdca import RowConversion
 from dtopk_storage import CheckpointError, DualFile, FeatureStore, open_dual, open_store
+from dtopk_storage.paths import AnyPath, PathLike, as_path
 
 _ROUNDING = 1e-9
 """Sums in another order differ by less, relative to the values."""
 
 
-def verify_run(
-    path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None
-) -> Certificate:
+def verify_run(path: PathLike, progress: Callable[[int, int], None] | None = None) -> Certificate:
     """Compute primal and dual value of a run anew, in float64, and compare them with its result.
 
     The primal is that of the weights, intercept, mean and scale in the model file; the dual value
@@ -35,7 +32,7 @@ def verify_run(
 
     Parameters
     ----------
-    path : path of a run folder
+    path : path of a run folder, or its address in an object store
     progress : callable, optional
         Called with the rows done and the rows to do.
 
@@ -50,7 +47,7 @@ def verify_run(
     DatasetError
         If the store is missing or damaged.
     """
-    folder = RunFolder(path=Path(path))
+    folder = RunFolder(path=as_path(path, name="run"))
     job = load_job(folder.job)
     stated = read_result(folder)
     loss = build_loss(job)
@@ -60,7 +57,7 @@ def verify_run(
             f"solver {stated['solver']!r} keeps none of loss {loss.name!r}. Train with one that "
             "does: 'sdca' or 'block_frank_wolfe'."
         )
-    if not folder.model.is_file() or not folder.dual.is_dir():
+    if not folder.model.is_file() or not folder.has_dual:
         raise CheckpointError(
             f"run {str(folder.path)!r} must have 'model.npz' and 'dual' for its certificate to be "
             "computed, but one of them is not there. Train with output.save_dual = true."
@@ -168,7 +165,7 @@ def _weights(model: Model, job: TrainJob) -> NDArray[Any]:
 
 
 def _compare(
-    certificate: Certificate, stated: Mapping[str, Any], model: Model, job: TrainJob, path: Path
+    certificate: Certificate, stated: Mapping[str, Any], model: Model, job: TrainJob, path: AnyPath
 ) -> None:
     tolerance = _ROUNDING
     if job.model.fit_intercept and job.model.intercept_scaling != 1:

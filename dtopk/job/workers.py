@@ -8,7 +8,6 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from dtopk.job.run_folder import RunFolder
 from dtopk.launch import ClusterError, describe_workers, wait_for_workers
 from dtopk.launch.workers import ask_workers, read_identity
 from dtopk_storage import RunState, open_store
+from dtopk_storage.paths import AnyPath
 
 if TYPE_CHECKING:
     from dtopk.launch import Client
@@ -135,7 +135,7 @@ def check_sight(client: "Client", problem: Problem, folder: RunFolder, state: Ru
         state.delete_leftovers()
     if problem.job.output.save_dual:
         probe = folder.path / f".{_PROBE}-{token}"
-        probe.touch()
+        probe.write_bytes(b"")
         try:
             look = partial(_look_at_file, probe, _SIGHT_S)
             _check(client, look, "output.run_dir", str(folder.path))
@@ -176,8 +176,8 @@ async def _look_at_state(state: RunState, token: int, seconds: float) -> None:
     state.write_array(_PROBE, uuid.uuid4().hex, read)
 
 
-async def _look_at_file(path: Path, seconds: float) -> None:
-    await _wait_for(path.stat, seconds)
+async def _look_at_file(path: AnyPath, seconds: float) -> None:
+    await _wait_for(path.read_bytes, seconds)
 
 
 async def _wait_for(look: Callable[[], Any], seconds: float) -> Any:

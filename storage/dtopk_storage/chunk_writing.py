@@ -5,12 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import zarr
 
 from dtopk_storage.chunked import ChunkedArray
 from dtopk_storage.label_rows import LabelRows
 from dtopk_storage.manifest import (
-    ATTRIBUTE,
     LABELS,
     MEAN,
     SAMPLE_WEIGHT,
@@ -18,7 +16,7 @@ from dtopk_storage.manifest import (
     TRAIN,
     Manifest,
 )
-from dtopk_storage.publishing import features_array, write_labels
+from dtopk_storage.publishing import features_array, write_labels, write_manifest
 from dtopk_storage.store import FeatureStore, open_store
 from dtopk_storage.values import as_feature_dtype
 
@@ -90,9 +88,7 @@ class StoreChunks:
             has_row_id=False,
             provenance=dict(provenance),
         )
-        zarr.create_group(
-            self.folder, zarr_format=3, attributes={ATTRIBUTE: manifest.to_attributes()}
-        )
+        write_manifest(self.folder, manifest)
         return open_store(self.folder)
 
 

@@ -5,10 +5,14 @@ float16 is read and checked at 8 GB/s this way and at 3 GB/s through zarr (page 
 thread): zarr reads it into new memory, copies it into the result, and goes through an event
 loop. Here the bytes go straight to where they are wanted. It also makes a chunk that is not
 there an error, where zarr returns the fill value, and it is safe from any thread.
+
+In an object store a chunk is an object. Those that are expected are requested ahead, several at a
+time, since each takes its time to come.
 """
 
 import dataclasses
-from pathlib import Path
+import functools
+from collections.abc import Iterable
 from typing import Any, Literal, cast
 
 import google_crc32c
@@ -17,15 +21,21 @@ import numcodecs.blosc
 import numpy as np
 import zarr
 import zarr.codecs
+import zarr.storage
 from numpy.typing import DTypeLike, NDArray
+from zarr.core.buffer import default_buffer_prototype
 
 from dtopk_storage.errors import DatasetError
-from dtopk_storage.files import Bytes, as_bytes, read_pieces, write_atomic
+from dtopk_storage.files import Bytes, as_bytes, read_pieces
+from dtopk_storage.objects import ObjectPath
+from dtopk_storage.paths import AnyPath, write_whole
+from dtopk_storage.read_ahead import ReadAhead, count_requests
 
 Compression = Literal["none", "lz4", "lz4_sparse", "zstd"]
 COMPRESSIONS: tuple[Compression, ...] = ("none", "lz4", "zstd")
 
 _CHECKSUM_BYTES = 4
+_METADATA = "zarr.json"
 _LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
 
 
@@ -36,7 +46,7 @@ class ChunkedArray:
     It holds no open file: it can be pickled, and used from several threads.
     """
 
-    path: Path
+    path: AnyPath
     """Folder of the array; ``zarr.json`` and the chunks are below it."""
     shape: tuple[int, ...]
     """(rows,) or (rows, columns)."""
@@ -68,14 +78,38 @@ class ChunkedArray:
         """Bytes of a chunk, uncompressed."""
         return self.row_bytes * self.chunk_rows
 
-    def chunk_path(self, chunk: int) -> Path:
+    @property
+    def ahead_bytes(self) -> int:
+        """Bytes of chunks that are under way at most, beside those that have been read."""
+        if not isinstance(self.path, ObjectPath):
+            return 0
+        return min(count_requests(self.chunk_bytes), self.n_chunks) * self.chunk_bytes
+
+    def chunk_path(self, chunk: int) -> Any:
         """Path of a chunk's file.
 
         Parameters
         ----------
         chunk : int
+
+        Returns
+        -------
+        Path or ObjectPath
         """
         return self.path.joinpath("c", str(chunk), *["0"] * (len(self.shape) - 1))
+
+    def find_written(self) -> NDArray[np.bool_]:
+        """Tell which chunks have been written.
+
+        Returns
+        -------
+        ndarray of shape (n_chunks,), bool
+        """
+        if not isinstance(self.path, ObjectPath):
+            return np.array([self.chunk_path(chunk).exists() for chunk in range(self.n_chunks)])
+        # A request for each chunk would take minutes.
+        there = {name.split("/")[0] for name in (self.path / "c").find()}
+        return np.array([str(chunk) in there for chunk in range(self.n_chunks)])
 
     def rows_of(self, chunk: int) -> tuple[int, int]:
         """First row of a chunk and the row after its last.
@@ -105,8 +139,16 @@ class ChunkedArray:
         dimension_names : tuple of str
             One for each dimension.
         """
+        if isinstance(self.path, ObjectPath):
+            made: dict[str, Any] = {}
+            self._create(zarr.storage.MemoryStore(made), dimension_names)
+            (self.path / _METADATA).write_bytes(made[_METADATA].to_bytes())
+        else:
+            self._create(self.path, dimension_names)
+
+    def _create(self, store: Any, dimension_names: tuple[str, ...]) -> None:
         zarr.create_array(
-            self.path,
+            store,
             shape=self.shape,
             chunks=(self.chunk_rows, *self.shape[1:]),
             dtype=self.dtype,
@@ -137,7 +179,31 @@ class ChunkedArray:
             values = padded
         body = _compress(self.compression, values)
         checksum = google_crc32c.value(cast(bytes, body)).to_bytes(_CHECKSUM_BYTES, "little")
-        write_atomic(self.chunk_path(chunk), [body, checksum], durable=durable)
+        write_whole(self.chunk_path(chunk), [body, checksum], durable=durable)
+
+    def expect(self, start_stops: Iterable[tuple[int, int]]) -> None:
+        """Say which rows will be read next, which from an object store are requested ahead.
+
+        Parameters
+        ----------
+        start_stops : iterable of (start, stop)
+            In the order in which they will be read. It takes the place of what was said before.
+        """
+        if isinstance(self.path, ObjectPath):
+            rows = self.chunk_rows
+            self._ahead.expect(
+                chunk
+                for start, stop in start_stops
+                for chunk in range(start // rows, -(-stop // rows))
+            )
+
+    @functools.cached_property
+    def _ahead(self) -> ReadAhead:
+        return ReadAhead(self._fetch, self.chunk_bytes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is under way belongs to this process.
+        return {name: value for name, value in self.__dict__.items() if name != "_ahead"}
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Read rows; a range inside one chunk costs one read of that chunk and no copy.
@@ -157,15 +223,18 @@ class ChunkedArray:
         first, last = start // self.chunk_rows, max(start, stop - 1) // self.chunk_rows
         if first == last:
             offset = first * self.chunk_rows
-            return self.read_chunk(first)[start - offset : stop - offset]
+            values = self._take(first)[start - offset : stop - offset]
+            return values.copy() if self._is_shared else values
         values = np.empty((stop - start, *self.shape[1:]), self.dtype)
+        is_far = isinstance(self.path, ObjectPath)
+        self.expect([(start, stop)])
         for chunk in range(first, last + 1):
             low, high = self.rows_of(chunk)
             target = values[max(low, start) - start : min(high, stop) - start]
-            if len(target) == self.chunk_rows:
+            if len(target) == self.chunk_rows and not is_far:
                 self._read_into(chunk, target)
             else:
-                target[:] = self.read_chunk(chunk)[max(low, start) - low : min(high, stop) - low]
+                target[:] = self._take(chunk)[max(low, start) - low : min(high, stop) - low]
         return values
 
     def read_chunk(self, chunk: int) -> NDArray[Any]:
@@ -179,11 +248,29 @@ class ChunkedArray:
         -------
         ndarray of shape (rows of the chunk, ...), dtype of the array, C-contiguous
         """
+        values = self._take(chunk)
+        return values.copy() if self._is_shared else values
+
+    @property
+    def _is_shared(self) -> bool:
+        """Whether what is taken belongs to others too."""
+        return isinstance(self.path, ObjectPath) and self._ahead.keeps_chunks
+
+    def _take(self, chunk: int) -> NDArray[Any]:
+        """Read one chunk, or give what is kept of it."""
         start, stop = self.rows_of(chunk)
+        if stop > start and isinstance(self.path, ObjectPath):
+            return self._ahead.take(chunk)[: stop - start]
         values = np.empty((self.chunk_rows, *self.shape[1:]), self.dtype)
         if stop > start:
             self._read_into(chunk, values)
         return values[: stop - start]
+
+    def _fetch(self, chunk: int) -> NDArray[Any]:
+        """Read one chunk from an object store, with what pads it."""
+        values = np.empty((self.chunk_rows, *self.shape[1:]), self.dtype)
+        self._read_into(chunk, values)
+        return values
 
     def _read_into(self, chunk: int, target: NDArray[Any]) -> None:
         try:
@@ -200,20 +287,32 @@ class ChunkedArray:
 
     def _read_plain(self, chunk: int, target: Bytes) -> None:
         path = self.chunk_path(chunk)
-        size = path.stat().st_size
+        if isinstance(path, ObjectPath):
+            raw = np.frombuffer(path.read_bytes(), np.uint8)
+            self._check_size(chunk, target, len(raw))
+            self._check(chunk, raw[:-_CHECKSUM_BYTES], raw[-_CHECKSUM_BYTES:])
+            # Those bytes cannot be written to, and compiled code takes no such arrays.
+            target[:] = raw[:-_CHECKSUM_BYTES]
+            return
+        self._check_size(chunk, target, path.stat().st_size)
+        tail = np.empty(_CHECKSUM_BYTES, np.uint8)
+        read_pieces(path, [target, tail])
+        self._check(chunk, target, tail)
+
+    def _check_size(self, chunk: int, target: Bytes, size: int) -> None:
         if size != target.nbytes + _CHECKSUM_BYTES:
             raise self.error(
                 f"{self.describe(chunk)} must be {target.nbytes + _CHECKSUM_BYTES} bytes, "
                 f"got {size}. {self.remedy}"
             )
-        tail = np.empty(_CHECKSUM_BYTES, np.uint8)
-        read_pieces(path, [target, tail])
-        self._check(chunk, target, tail)
 
     def _read_compressed(self, chunk: int, target: Bytes) -> None:
         path = self.chunk_path(chunk)
-        raw = np.empty(path.stat().st_size, np.uint8)
-        read_pieces(path, [raw])
+        if isinstance(path, ObjectPath):
+            raw = np.frombuffer(path.read_bytes(), np.uint8)
+        else:
+            raw = np.empty(path.stat().st_size, np.uint8)
+            read_pieces(path, [raw])
         body, tail = raw[:-_CHECKSUM_BYTES], raw[-_CHECKSUM_BYTES:]
         self._check(chunk, body, tail)
         try:
@@ -235,7 +334,7 @@ class ChunkedArray:
 
 
 def open_array(
-    path: Path,
+    path: AnyPath,
     *,
     sparse: bool = False,
     error: type[ValueError] = DatasetError,
@@ -245,7 +344,7 @@ def open_array(
 
     Parameters
     ----------
-    path : Path
+    path : Path or ObjectPath
     sparse : bool
         Whether a chunk that is not there stands for zeros.
     error : type
@@ -254,8 +353,9 @@ def open_array(
         Last sentence of those messages.
     """
     try:
-        array = zarr.open_array(path, mode="r", zarr_format=3)
+        array = zarr.open_array(open_metadata(path), mode="r", zarr_format=3)
     except (OSError, ValueError, KeyError, TypeError) as cause:
+        raise_if_unreachable(path, cause)
         raise error(f"{str(path)!r} must be a zarr v3 array, got: {cause} {remedy}") from cause
     metadata = cast(dict[str, Any], array.metadata.to_dict())
     compression = _compression_of(metadata["codecs"])
@@ -285,6 +385,41 @@ def open_array(
         error=error,
         remedy=remedy,
     )
+
+
+def open_metadata(path: AnyPath) -> Any:
+    """Give what zarr opens a group or an array from, to read what it says of itself.
+
+    Parameters
+    ----------
+    path : Path or ObjectPath
+
+    Returns
+    -------
+    Path, or a store of zarr with that file alone
+
+    Raises
+    ------
+    OSError
+        It cannot be read from its object store.
+    """
+    if not isinstance(path, ObjectPath):
+        return path
+    body = (path / _METADATA).read_bytes()
+    return zarr.storage.MemoryStore({_METADATA: default_buffer_prototype().buffer.from_bytes(body)})
+
+
+def raise_if_unreachable(path: AnyPath, error: Exception) -> None:
+    """Raise an object store's own error again, unless it says that there is no such object.
+
+    Parameters
+    ----------
+    path : Path or ObjectPath
+    error : Exception
+    """
+    is_stores_own = isinstance(path, ObjectPath) and isinstance(error, OSError)
+    if is_stores_own and not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _compression_of(codecs: list[dict[str, Any]]) -> Compression | None:

@@ -1,8 +1,6 @@
 """Dual variables on disk: an array that is written one whole chunk at a time."""
 
 import dataclasses
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +9,7 @@ from numpy.typing import NDArray
 from dtopk_storage.chunked import ChunkedArray, open_array
 from dtopk_storage.errors import CheckpointError
 from dtopk_storage.files import is_disk_full
+from dtopk_storage.paths import PathLike, as_path
 
 _REMEDY = "Start from other duals, or from none."
 
@@ -115,7 +114,7 @@ class DualFile:
 
 
 def create_dual(
-    path: str | os.PathLike[str],
+    path: PathLike,
     *,
     n_samples: int,
     n_classes: int,
@@ -126,8 +125,8 @@ def create_dual(
 
     Parameters
     ----------
-    path : str or path-like
-        Folder of the file; nothing may be there.
+    path : str, path-like or ObjectPath
+        Folder of the file, or its address in an object store; nothing may be there.
     n_samples, n_classes : int
     dtype : str or dtype
         float32 or float64.
@@ -151,7 +150,7 @@ def create_dual(
             raise ValueError(f"{name} must be at least 1, got {value}.")
     if not 1 <= chunk_rows:
         raise ValueError(f"chunk_rows must be at least 1, got {chunk_rows}.")
-    folder = Path(path)
+    folder = as_path(path, name="path of the duals")
     if folder.exists():
         raise CheckpointError(f"{str(folder)!r} exists already. Open it, or choose another path.")
     array = ChunkedArray(
@@ -168,19 +167,19 @@ def create_dual(
     return DualFile(array=array)
 
 
-def open_dual(path: str | os.PathLike[str]) -> DualFile:
+def open_dual(path: PathLike) -> DualFile:
     """Open a file of duals.
 
     Parameters
     ----------
-    path : str or path-like
+    path : str, path-like or ObjectPath
 
     Raises
     ------
     CheckpointError
         There is none, or its metadata is not that of one.
     """
-    folder = Path(path)
+    folder = as_path(path, name="path of the duals")
     if not folder.is_dir():
         raise CheckpointError(f"duals must be an existing folder, got {str(folder)!r}. {_REMEDY}")
     array = open_array(folder, sparse=True, error=CheckpointError, remedy=_REMEDY)

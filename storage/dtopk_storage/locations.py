@@ -6,25 +6,18 @@ they can be pickled and used from any process.
 
 import contextlib
 import dataclasses
-import errno
 import os
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import fsspec  # type: ignore[import-untyped]
 import numpy as np
 
 from dtopk_storage.errors import CheckpointError
 from dtopk_storage.files import Bytes, is_disk_full, sync_folder
-
-# Stores in which an object that is written is seen whole or not at all. Over sftp, hdfs or the
-# like a reader, or a kill, can meet half a file.
-_OBJECT_STORES = frozenset(
-    {"abfs", "abfss", "az", "gcs", "gs", "memory", "oci", "oss", "s3", "s3a"}
-)
+from dtopk_storage.objects import ObjectPath
+from dtopk_storage.paths import as_path, join_pieces
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,9 +175,8 @@ class ObjectFolder:
         CheckpointError
             There is no room.
         """
-        body = b"".join(piece if isinstance(piece, bytes) else piece.data for piece in pieces)
-        with self._open(name, "written") as (fs, path), explain_full_disk(self.locate(name)):
-            fs.pipe_file(path, body)
+        with explain_full_disk(self.locate(name)):
+            self._at(name).write_bytes(join_pieces(pieces))
 
     def create(self, name: str, body: bytes) -> None:
         """Write an object that is not there yet, where the store can tell.
@@ -199,12 +191,41 @@ class ObjectFolder:
         FileExistsError
             It is there. A store that cannot tell overwrites it.
         """
-        with self._open(name, "written") as (fs, path):
-            try:
-                fs.pipe_file(path, body, mode="create")
-            except (NotImplementedError, TypeError):
-                # How fsspec's file systems say that they have no exclusive creation.
-                fs.pipe_file(path, body)
+        self._at(name).create(body)
+
+    def replace(self, name: str, body: bytes, tag: str) -> None:
+        """Write an object that is there as a tag tells, where the store can tell.
+
+        Parameters
+        ----------
+        name : str
+        body : bytes
+        tag : str
+            As `find_tag` gave it; empty: whatever is there.
+
+        Raises
+        ------
+        FileExistsError
+            Another version is there. A store that cannot tell overwrites it.
+        """
+        if tag:
+            self._at(name).replace_bytes(body, tag)
+        else:
+            self.write(name, [body], durable=True)
+
+    def find_tag(self, name: str) -> str:
+        """Return what tells this version of an object from others; empty: the store has no such.
+
+        Parameters
+        ----------
+        name : str
+
+        Raises
+        ------
+        FileNotFoundError
+            It is not there.
+        """
+        return self._at(name).tag()
 
     def read(self, name: str) -> Bytes:
         """Read an object.
@@ -222,8 +243,7 @@ class ObjectFolder:
         FileNotFoundError
             It is not there.
         """
-        with self._open(name, "read") as (fs, path):
-            return np.frombuffer(fs.cat_file(path), np.uint8)
+        return np.frombuffer(self._at(name).read_bytes(), np.uint8)
 
     def delete(self, name: str) -> None:
         """Delete an object, if it is there.
@@ -232,8 +252,7 @@ class ObjectFolder:
         ----------
         name : str
         """
-        with self._open(name, "deleted") as (fs, path), contextlib.suppress(FileNotFoundError):
-            fs.rm_file(path)
+        self._at(name).unlink(missing_ok=True)
 
     def list_names(self, folder: str = "") -> list[str]:
         """List what is directly below a prefix: nothing if there is none.
@@ -242,14 +261,7 @@ class ObjectFolder:
         ----------
         folder : str
         """
-        with self._open(folder, "listed") as (fs, path):
-            # Other processes write here: a listing kept from before is not what is there.
-            fs.invalidate_cache()
-            try:
-                found = fs.ls(path, detail=False)
-            except FileNotFoundError:
-                return []
-        return sorted(name.rstrip("/").rsplit("/", 1)[1] for name in found)
+        return [path.name for path in self._at(folder).iterdir()]
 
     def delete_folder(self, folder: str) -> None:
         """Delete all below a prefix.
@@ -258,36 +270,13 @@ class ObjectFolder:
         ----------
         folder : str
         """
-        with self._open(folder, "deleted") as (fs, path), contextlib.suppress(FileNotFoundError):
-            fs.invalidate_cache()
-            fs.rm(path, recursive=True)
+        self._at(folder).delete_tree()
 
     def delete_if_empty(self) -> None:
         """Do nothing: a prefix below which there is nothing is not there."""
 
-    @contextlib.contextmanager
-    def _open(self, name: str, done: str) -> Iterator[tuple[Any, str]]:
-        """Give the file system and the path in it; a failure is an OSError that names the file."""
-        where = self.locate(name)
-        fs, path = fsspec.core.url_to_fs(where)
-        try:
-            yield fs, path.rstrip("/")
-        except ValueError:
-            raise
-        except Exception as error:
-            number = getattr(error, "errno", None) or _errno_of(error)
-            raise OSError(number, f"It could not be {done}: {error}", where) from error
-
-
-def _errno_of(error: Exception) -> int:
-    """Give the number that makes an OSError of the same kind: stores tend to leave it out."""
-    kinds = {
-        FileNotFoundError: errno.ENOENT,
-        FileExistsError: errno.EEXIST,
-        PermissionError: errno.EACCES,
-        TimeoutError: errno.ETIMEDOUT,
-    }
-    return next((number for kind, number in kinds.items() if isinstance(error, kind)), errno.EIO)
+    def _at(self, name: str) -> ObjectPath:
+        return ObjectPath(self.locate(name).rstrip("/"))
 
 
 Location = LocalFolder | ObjectFolder
@@ -308,24 +297,10 @@ def open_location(url: str | os.PathLike[str], *, name: str) -> Location:
     ValueError
         Its scheme is not known, or not one of an object store.
     """
-    text = os.fspath(url)
-    scheme, separator, rest = text.partition("://")
-    if not separator:
-        return LocalFolder(Path(os.path.abspath(text)))
-    if scheme in ("file", "local"):
-        return LocalFolder(Path(os.path.abspath(rest)))
-    if scheme not in _OBJECT_STORES or not rest.strip("/"):
-        raise ValueError(
-            f"{name} must be a path or an address such as 's3://bucket/folder', in a store of "
-            f"{', '.join(sorted(_OBJECT_STORES))}, got {text!r}."
-        )
-    try:
-        fsspec.get_filesystem_class(scheme)
-    except ImportError as error:
-        raise ValueError(
-            f"{name} must be in a store whose package is installed, got {text!r}: {error}"
-        ) from error
-    return ObjectFolder(text.rstrip("/"))
+    path = as_path(url, name=name, whole_bucket=True)
+    if isinstance(path, ObjectPath):
+        return ObjectFolder(path.url)
+    return LocalFolder(Path(os.path.abspath(path)))
 
 
 @contextlib.contextmanager

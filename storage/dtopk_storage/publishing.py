@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import zarr
+import zarr.storage
 from numpy.typing import NDArray
 
 from dtopk_storage.chunked import COMPRESSIONS, ChunkedArray, Compression
@@ -25,6 +26,8 @@ from dtopk_storage.manifest import (
     STD,
     Manifest,
 )
+from dtopk_storage.objects import ObjectPath
+from dtopk_storage.paths import AnyPath, delete_tree, write_whole
 from dtopk_storage.statistics import FeatureStatistics
 from dtopk_storage.store import is_store
 
@@ -32,7 +35,10 @@ from dtopk_storage.store import is_store
 # 12.8 GB/s, 8 at 10, 16 at 8.2 and 32 at 3 (their memory is new to the process every time).
 # 16 keeps a data set of 100 GB in 6,000 files.
 DEFAULT_CHUNK_BYTES = 16 << 20
+# Several are under way at a time, so that they need not be large, and a slice takes less.
+OBJECT_CHUNK_BYTES = 4 << 20
 _LABEL_ROWS = 1 << 16
+_ARRAYS = (FEATURES, LABELS, LABEL_INDPTR, LABEL_INDICES, SAMPLE_WEIGHT, ROW_ID, MEAN, STD)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -60,6 +66,17 @@ def default_chunk_rows(n_features: int, dtype: np.dtype[Any], chunk_bytes: int) 
     return max(1, chunk_bytes // (n_features * dtype.itemsize))
 
 
+def default_chunk_bytes(path: AnyPath) -> int:
+    """Return the most bytes in a chunk of features of a store, where nobody says.
+
+    Parameters
+    ----------
+    path : Path or ObjectPath
+        Of the store.
+    """
+    return OBJECT_CHUNK_BYTES if isinstance(path, ObjectPath) else DEFAULT_CHUNK_BYTES
+
+
 def check_compression(compression: str) -> Compression:
     """Return a compression by its name, or raise ValueError with the names.
 
@@ -74,7 +91,7 @@ def check_compression(compression: str) -> Compression:
 
 
 def features_array(
-    folder: Path,
+    folder: AnyPath,
     *,
     shape: tuple[int, int],
     dtype: np.dtype[Any],
@@ -85,7 +102,7 @@ def features_array(
 
     Parameters
     ----------
-    folder : Path
+    folder : Path or ObjectPath
         Of the store.
     shape : tuple of (n_samples, n_features)
     dtype : dtype
@@ -103,7 +120,7 @@ def features_array(
 
 
 def finish_store(
-    folder: Path,
+    folder: AnyPath,
     *,
     features: ChunkedArray,
     columns: Columns,
@@ -114,7 +131,7 @@ def finish_store(
 
     Parameters
     ----------
-    folder : Path
+    folder : Path or ObjectPath
         Holds all chunks of features already.
     features : ChunkedArray
     columns : Columns
@@ -122,11 +139,13 @@ def finish_store(
         Of the training rows.
     manifest : Manifest
     """
-    for name in (LABELS, LABEL_INDPTR, LABEL_INDICES, SAMPLE_WEIGHT, ROW_ID, MEAN, STD):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    # zarr makes an array only where there is none, and its temporary files outlive a kill.
-    for leftover in [*folder.glob("zarr.*"), *features.path.glob("zarr.*")]:
-        leftover.unlink()
+    for name in _ARRAYS:
+        if name != FEATURES:
+            delete_tree(folder / name)
+    for place in (folder, features.path):
+        # zarr makes an array only where there is none, and its temporary files outlive a kill.
+        for leftover in place.glob("zarr.*") if isinstance(place, Path) else ():
+            leftover.unlink()
     features.write_metadata(("sample", "feature"))
     write_labels(folder, columns.labels, features.chunk_rows)
     if columns.sample_weight is not None:
@@ -135,16 +154,33 @@ def finish_store(
         _write_vector(folder / ROW_ID, columns.row_id, features.chunk_rows, "sample")
     _write_vector(folder / MEAN, statistics.mean, len(statistics.mean), "feature")
     _write_vector(folder / STD, statistics.std, len(statistics.mean), "feature")
-    zarr.create_group(folder, zarr_format=3, attributes={ATTRIBUTE: manifest.to_attributes()})
-    sync_folder(folder)
+    write_manifest(folder, manifest)
 
 
-def write_labels(folder: Path, labels: Labels, chunk_rows: int) -> None:
+def write_manifest(folder: AnyPath, manifest: Manifest) -> None:
+    """Make a group of a folder, which makes a store of the arrays in it.
+
+    Parameters
+    ----------
+    folder : Path or ObjectPath
+    manifest : Manifest
+    """
+    attributes = {ATTRIBUTE: manifest.to_attributes()}
+    if isinstance(folder, ObjectPath):
+        made: dict[str, Any] = {}
+        zarr.create_group(zarr.storage.MemoryStore(made), zarr_format=3, attributes=attributes)
+        write_whole(folder / "zarr.json", [made["zarr.json"].to_bytes()], durable=True)
+    else:
+        zarr.create_group(folder, zarr_format=3, attributes=attributes)
+        sync_folder(folder)
+
+
+def write_labels(folder: AnyPath, labels: Labels, chunk_rows: int) -> None:
     """Write the one array, or the two, with the labels.
 
     Parameters
     ----------
-    folder : Path
+    folder : Path or ObjectPath
         Of the store.
     labels : ndarray of shape (n_samples,), int32, or LabelRows
     chunk_rows : int
@@ -158,7 +194,7 @@ def write_labels(folder: Path, labels: Labels, chunk_rows: int) -> None:
         _write_vector(folder / LABELS, labels, chunk_rows, "sample")
 
 
-def _write_vector(path: Path, values: NDArray[Any], chunk_rows: int, dimension: str) -> None:
+def _write_vector(path: AnyPath, values: NDArray[Any], chunk_rows: int, dimension: str) -> None:
     """Write a one-dimensional array, in chunks that are a whole number of feature chunks."""
     array = ChunkedArray(
         path=path,
@@ -173,12 +209,14 @@ def _write_vector(path: Path, values: NDArray[Any], chunk_rows: int, dimension: 
     array.write_metadata((dimension,))
 
 
-def check_target(path: Path, *, overwrite: bool) -> None:
+def check_target(path: AnyPath, *, overwrite: bool) -> None:
     """Refuse to write a store where something stands.
 
     Parameters
     ----------
-    path : Path
+    path : Path or ObjectPath
+        In an object store, chunks that an unfinished ingest has left there are no store yet, and
+        in nobody's way.
     overwrite : bool
         Allow it, when what stands there is a store, of whatever format version.
 
@@ -188,6 +226,9 @@ def check_target(path: Path, *, overwrite: bool) -> None:
     """
     if not path.exists():
         return
+    if isinstance(path, ObjectPath) and not is_store(path):
+        if all(each.name in _ARRAYS for each in path.iterdir()) and not path.is_file():
+            return
     if not overwrite:
         raise DatasetError(
             f"{str(path)!r} exists already.",
@@ -197,15 +238,33 @@ def check_target(path: Path, *, overwrite: bool) -> None:
         raise DatasetError(f"{str(path)!r} must be a store to be overwritten, got something else.")
 
 
-def publish(folder: Path, path: Path) -> None:
-    """Rename a whole store into its place; what stood there goes once it is in it.
+def delete_store(path: AnyPath) -> None:
+    """Delete a store, or what there is of one; killed in that it is a store no more.
 
     Parameters
     ----------
-    folder : Path
-        The store, on the same file system.
-    path : Path
+    path : Path or ObjectPath
+        Checked by `check_target`.
     """
+    if isinstance(path, ObjectPath):
+        (path / "zarr.json").unlink(missing_ok=True)
+    delete_tree(path)
+
+
+def publish(folder: AnyPath, path: AnyPath) -> None:
+    """Rename a whole store into its place; what stood there goes once it is in it.
+
+    Nothing can be renamed in an object store: a store is written where it is to be.
+
+    Parameters
+    ----------
+    folder : Path or ObjectPath
+        The store, on the same file system.
+    path : Path or ObjectPath
+    """
+    if not (isinstance(path, Path) and isinstance(folder, Path)):
+        assert folder == path
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     replaced = path.with_name(f"{path.name}.replaced")
     if path.exists():

@@ -39,8 +39,10 @@ class RunLock:
     On disk it is a file `lock` that the kernel holds locked for the process, and releases however
     the process ends. In an object store it is an object `lock` with a time in it that a thread
     renews every 10 s; one that is 60 s old, and is not renewed while it is watched for another 15,
-    is taken over. A run that was stopped for so long, or cut from the store, may then not be alone:
-    it asks `lost` before it commits.
+    is taken over, and so is at once one whose process has ended on this machine. A run that was
+    stopped for so long, or cut from the store, may then not be alone: it asks `lost` before it
+    commits. Where the store writes on condition, as S3 does, no lock is written over that another
+    run has written meanwhile.
 
     Parameters
     ----------
@@ -89,6 +91,15 @@ class LockHolder:
     """When it took the lock: seconds since 1970."""
     refreshed: float
     """Last sign of life: seconds since 1970, by the holder's clock."""
+    process: str = ""
+    """What tells the process from every other that this machine, or another, ever ran; empty: that
+    is not known."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is a process of this machine that is no more; False where that is not seen."""
+        place, _, began = self.process.rpartition("/")
+        return bool(place) and place == _name_machine() and began != _find_start(self.pid)
 
     def to_json(self) -> bytes:
         """Write it as JSON."""
@@ -105,9 +116,35 @@ class LockHolder:
 
 def _name_self(clock: Callable[[], float]) -> LockHolder:
     now = clock()
+    machine, began = _name_machine(), _find_start(os.getpid())
     return LockHolder(
-        host=socket.gethostname(), pid=os.getpid(), id=uuid.uuid4().hex, started=now, refreshed=now
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        id=uuid.uuid4().hex,
+        started=now,
+        refreshed=now,
+        process=f"{machine}/{began}" if machine and began else "",
     )
+
+
+def _name_machine() -> str:
+    """Name this boot of the machine, and the processes that are seen here; empty: not known."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        # A container sees its own processes alone, and numbers them anew.
+        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return ""
+
+
+def _find_start(pid: int) -> str:
+    """Tell when a process began, in ticks since the boot; empty: there is no such process."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    # A zombie holds nothing; field 22 of proc(5) is the time of the start.
+    return "" if fields[0] in "ZX" else fields[19]
 
 
 def _parse_holder(text: bytes) -> LockHolder | None:
@@ -117,11 +154,27 @@ def _parse_holder(text: bytes) -> LockHolder | None:
         return None
 
 
+class InUseError(ValueError):
+    """Another process has the lock.
+
+    Parameters
+    ----------
+    message : str
+    advice : str
+        How long to wait; empty: that is not known.
+    """
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(f"{message}{advice}")
+        self.advice = advice
+
+
 def _refuse(folder: str, holder: LockHolder | None, advice: str) -> ValueError:
     who = holder.describe() if holder else "another process"
-    return ValueError(
+    return InUseError(
         f"run folder must have one run at a time, got {folder!r}, which is in use by {who}. "
-        f"Wait for its end, or choose another folder.{advice}"
+        f"Wait for its end, or choose another folder.",
+        advice,
     )
 
 
@@ -224,6 +277,7 @@ class ObjectLock:
         self._sleep = sleep
         self._refresh_s = refresh_s
         self._holder: LockHolder | None = None
+        self._tag = ""
         self._taken = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -263,6 +317,8 @@ class ObjectLock:
 
     def _watch(self, found: LockHolder) -> LockHolder | None:
         """Refuse a lock that is fresh, or is renewed now; return what is there of a dead one."""
+        if found.has_ended:
+            return found
         if self._clock() - found.refreshed <= STALE_S:
             raise self._in_use(found)
         self._sleep(_WATCH_S)
@@ -274,11 +330,11 @@ class ObjectLock:
     def _put(self, *, is_new: bool) -> None:
         assert self._holder is not None
         body = self._holder.to_json()
-        if not is_new:
-            self.location.write(_LOCK, [body], durable=True)
-            return
         try:
-            self.location.create(_LOCK, body)
+            if is_new:
+                self.location.create(_LOCK, body)
+            else:
+                self.location.replace(_LOCK, body, self._tag)
         except FileExistsError as error:
             raise self._in_use(self._read()) from error
 
@@ -290,7 +346,11 @@ class ObjectLock:
             self._taken = True
             return
         renewed = dataclasses.replace(self._holder, refreshed=self._clock())
-        self.location.write(_LOCK, [renewed.to_json()], durable=True)
+        try:
+            self.location.replace(_LOCK, renewed.to_json(), self._tag)
+        except FileExistsError:
+            self._taken = True
+            return
         self._holder = renewed
 
     def _keep_fresh(self) -> None:
@@ -319,6 +379,8 @@ class ObjectLock:
 
     def _read(self) -> LockHolder | None:
         try:
+            # Asked before: of a lock that is written in between it is not the tag.
+            self._tag = self.location.find_tag(_LOCK)
             text = self.location.read(_LOCK).tobytes()
         except FileNotFoundError:
             return None

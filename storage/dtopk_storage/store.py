@@ -3,9 +3,7 @@
 import dataclasses
 import difflib
 import functools
-import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,13 @@ import zarr.errors
 from numpy.typing import NDArray
 
 from dtopk_storage.checks import check_indptr
-from dtopk_storage.chunked import ChunkedArray, Compression, open_array
+from dtopk_storage.chunked import (
+    ChunkedArray,
+    Compression,
+    open_array,
+    open_metadata,
+    raise_if_unreachable,
+)
 from dtopk_storage.errors import DatasetError
 from dtopk_storage.label_rows import LabelRows, Labels
 from dtopk_storage.manifest import (
@@ -34,6 +38,8 @@ from dtopk_storage.manifest import (
     Ranges,
     parse_manifest,
 )
+from dtopk_storage.objects import ObjectPath
+from dtopk_storage.paths import AnyPath, PathLike, as_path
 from dtopk_storage.verification import Verification
 
 WORK_SUFFIX = ".partial"
@@ -61,14 +67,14 @@ class Batch:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class FeatureStore:
-    """Features, labels and splits on disk; made by `open_store`.
+    """Features, labels and splits, on disk or in an object store; made by `open_store`.
 
     It holds the metadata and no open file, so it can be pickled, sent to another process that
-    sees the same folder, and read from several threads.
+    sees the same place, and read from several threads.
     """
 
     path: str
-    """Folder of the store."""
+    """Folder of the store, or its address in an object store."""
     manifest: Manifest
     """What the arrays hold."""
     mean: NDArray[np.float64]
@@ -148,6 +154,25 @@ class FeatureStore:
     def has_row_id(self) -> bool:
         """Whether the rows stand in another order than in the source."""
         return self.manifest.has_row_id
+
+    @property
+    def ahead_bytes(self) -> int:
+        """Bytes of features under way from an object store at most, beside those being read."""
+        return self.arrays[FEATURES].ahead_bytes
+
+    def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Say which rows of features will be read next.
+
+        From an object store their chunks are requested ahead, several at a time; a store on disk
+        does nothing, since the kernel reads ahead. To read rows that were not expected is right
+        too, and slower.
+
+        Parameters
+        ----------
+        ranges : iterable of (start, stop)
+            In the order in which they will be read. They take the place of those said before.
+        """
+        self.arrays[FEATURES].expect(ranges)
 
     def read_features(self, start: int, stop: int) -> NDArray[Any]:
         """Read rows of features, checked against their checksum but not for NaN.
@@ -305,6 +330,7 @@ class FeatureStore:
             In the order of the rows, never across the end of a chunk.
         """
         ranges = ((0, self.n_samples),) if split is None else self.split_ranges(split)
+        self.expect(ranges)
         for low, high in ranges:
             while low < high:
                 stop = min(high, (low // self.chunk_rows + 1) * self.chunk_rows)
@@ -343,22 +369,25 @@ class FeatureStore:
         verification.finish(mean=self.mean, std=self.std)
 
 
-def open_store(path: str | os.PathLike[str]) -> FeatureStore:
+def open_store(path: PathLike) -> FeatureStore:
     """Open a store: read and check its metadata, and none of its rows.
 
     Of a multilabel store the last chunk of `label_indptr` is read, which has the number of labels.
 
     Parameters
     ----------
-    path : str or path-like
-        Folder of the store.
+    path : str, path-like or ObjectPath
+        Folder of the store, or its address in an object store, ``s3://bucket/store.zarr``.
+        Credentials and endpoint are those of the environment.
 
     Raises
     ------
     DatasetError
         There is no store, or its metadata is not whole, not consistent, or of a newer format.
+    OSError
+        The object store cannot be reached, refuses access, or has no such bucket.
     """
-    folder = local_folder(path)
+    folder = store_path(path)
     manifest = parse_manifest(_read_attribute(folder), repr(str(path)))
     arrays = {name: open_array(folder / name) for name in (FEATURES, *_LABEL_ARRAYS[manifest.kind])}
     if manifest.has_sample_weight:
@@ -387,40 +416,45 @@ def open_store(path: str | os.PathLike[str]) -> FeatureStore:
     )
 
 
-def local_folder(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a store, and refuse a URL, which would become a folder named s3:.
+def store_path(path: PathLike) -> AnyPath:
+    """Return the path of a store, and refuse an address of what is no object store.
 
     Parameters
     ----------
-    path : str or path-like
+    path : str, path-like or ObjectPath
 
     Raises
     ------
     DatasetError
     """
-    if "://" in os.fspath(path):
-        raise DatasetError(f"store must be a folder of this machine, got {os.fspath(path)!r}.")
-    return Path(path)
+    try:
+        return as_path(path, name="store")
+    except ValueError as error:
+        raise DatasetError(str(error)) from error
 
 
-def is_store(folder: Path) -> bool:
+def is_store(folder: AnyPath) -> bool:
     """Tell whether a folder is a store, of whatever format version, whole or damaged.
 
     Parameters
     ----------
-    folder : Path
+    folder : Path or ObjectPath
     """
     metadata = folder / "zarr.json"
-    return metadata.is_file() and FORMAT in metadata.read_text(errors="replace")
+    try:
+        return FORMAT in metadata.read_text(errors="replace")
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return False
 
 
-def _read_attribute(folder: Path) -> dict[str, Any]:
+def _read_attribute(folder: AnyPath) -> dict[str, Any]:
     """Read the group's attribute that holds the manifest."""
     path = str(folder)
     _check_folder(folder)
     try:
-        group = zarr.open_group(folder, mode="r", zarr_format=3)
+        group = zarr.open_group(open_metadata(folder), mode="r", zarr_format=3)
     except (OSError, ValueError, KeyError, TypeError) as cause:
+        raise_if_unreachable(folder, cause)
         raise DatasetError(
             f"store {path!r} must be a zarr v3 group, got: {cause} Ingest it again."
         ) from cause
@@ -433,9 +467,11 @@ def _read_attribute(folder: Path) -> dict[str, Any]:
     return fields
 
 
-def _check_folder(folder: Path) -> None:
+def _check_folder(folder: AnyPath) -> None:
     """Refuse what is not even a folder of zarr's, and say what is there instead."""
     path = str(folder)
+    if isinstance(folder, ObjectPath) and (folder / "zarr.json").is_file():
+        return
     if folder.is_file():
         raise DatasetError(
             f"store must be a folder, got {path!r}, a file. If it holds features, make a store of "

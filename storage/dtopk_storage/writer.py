@@ -2,9 +2,7 @@
 
 import dataclasses
 import os
-import shutil
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,17 +25,20 @@ from dtopk_storage.manifest import (
     check_class_names,
     check_splits,
 )
+from dtopk_storage.objects import ObjectPath
+from dtopk_storage.paths import AnyPath, PathLike, delete_tree
 from dtopk_storage.publishing import (
-    DEFAULT_CHUNK_BYTES,
     Columns,
     check_compression,
     check_target,
+    default_chunk_bytes,
     default_chunk_rows,
+    delete_store,
     finish_store,
     publish,
 )
 from dtopk_storage.statistics import FeatureStatistics
-from dtopk_storage.store import FeatureStore, local_folder, open_store
+from dtopk_storage.store import FeatureStore, open_store, store_path
 from dtopk_storage.values import as_feature_dtype, convert_features
 
 
@@ -50,7 +51,7 @@ class StoreWriter:
 
     def __init__(
         self,
-        path: Path,
+        path: AnyPath,
         *,
         features: ChunkedArray,
         kind: Kind,
@@ -62,7 +63,7 @@ class StoreWriter:
     ) -> None:
         self._path = path
         self._place = repr(str(path))
-        self._folder = features.path.parent
+        self._folder: AnyPath = features.path.parent
         self._features = features
         self._kind = kind
         self._class_names = class_names
@@ -145,7 +146,8 @@ class StoreWriter:
         """
         try:
             self._finish()
-            check_target(self._path, overwrite=self._overwrite)
+            if self._folder != self._path:
+                check_target(self._path, overwrite=self._overwrite)
             publish(self._folder, self._path)
         except BaseException:
             self.abort()
@@ -154,7 +156,7 @@ class StoreWriter:
 
     def abort(self) -> None:
         """Remove what was written."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        delete_tree(self._folder)
 
     def _finish(self) -> None:
         """Write all that is not on the disk yet."""
@@ -250,7 +252,7 @@ class StoreWriter:
 
 
 def create_store(
-    path: str | os.PathLike[str],
+    path: PathLike,
     *,
     n_features: int,
     class_names: Sequence[str] | Sequence[int],
@@ -265,12 +267,14 @@ def create_store(
     """Begin a store to which rows are appended in order.
 
     The rows need not be in memory together, nor counted before. They are written to a folder
-    beside `path`, which takes its place when the store is finished.
+    beside `path`, which takes its place when the store is finished. In an object store they are
+    written where they are to be, by one writer at a time, and are a store when the manifest is
+    there too, which is written last.
 
     Parameters
     ----------
-    path : str or path-like
-        Folder of the store to be.
+    path : str, path-like or ObjectPath
+        Folder of the store to be, or its address in an object store.
     n_features : int
     class_names : sequence of str or of int
         Name of each class, by code.
@@ -279,7 +283,7 @@ def create_store(
     dtype : str or dtype
         Of the features at rest: float16, float32 or float64.
     chunk_rows : int or None
-        Rows in a chunk of features. None gives chunks of 16 MiB.
+        Rows in a chunk of features. None gives chunks of 16 MiB, in an object store of 4.
     compression : str
         Of the features: none, lz4 or zstd.
     sample_weight : bool
@@ -287,13 +291,14 @@ def create_store(
     provenance : mapping or None
         JSON values that say where the rows are from.
     overwrite : bool
-        Replace a store that is at `path`, once the new one is whole.
+        Replace a store that is at `path`, once the new one is whole; in an object store, as soon
+        as the new one is begun.
 
     Returns
     -------
     StoreWriter
     """
-    target = local_folder(path)
+    target = store_path(path)
     check_target(target, overwrite=overwrite)
     stored = as_feature_dtype(dtype)
     if n_features < 1:
@@ -306,15 +311,14 @@ def create_store(
     name_type: ClassNameType = "str" if class_names and isinstance(class_names[0], str) else "int"
     check_class_names(names, name_type, repr(str(path)))
     codec = check_compression(compression)
-    folder = target.with_name(f"{target.name}.writing-{os.getpid()}")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder = _make_folder(target)
     return StoreWriter(
         target,
         features=ChunkedArray(
             path=folder / FEATURES,
             shape=(0, n_features),
-            chunk_rows=chunk_rows or default_chunk_rows(n_features, stored, DEFAULT_CHUNK_BYTES),
+            chunk_rows=chunk_rows
+            or default_chunk_rows(n_features, stored, default_chunk_bytes(target)),
             dtype=stored,
             compression=codec,
         ),
@@ -325,3 +329,14 @@ def create_store(
         provenance=provenance or {},
         overwrite=overwrite,
     )
+
+
+def _make_folder(target: AnyPath) -> AnyPath:
+    """Make the folder that a store is written in, and leave nothing in it."""
+    if isinstance(target, ObjectPath):
+        delete_store(target)
+        return target
+    folder = target.with_name(f"{target.name}.writing-{os.getpid()}")
+    delete_tree(folder)
+    folder.mkdir(parents=True)
+    return folder

@@ -28,6 +28,9 @@ class ListedRows:
         self.broken = broken
         self.reads = []
 
+    def expect(self, pieces):
+        self.expected = [piece.start for piece in pieces]
+
     def read(self, piece):
         self.reads.append(piece.start)
         if self.broken == piece.start:

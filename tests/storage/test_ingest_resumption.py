@@ -293,7 +293,7 @@ def test_an_ingest_that_comes_while_another_ends_finds_its_store(source, tmp_pat
         publishing.publish(folder, target)
         monkeypatch.setattr(shutil, "rmtree", remove)
 
-    monkeypatch.setattr("dtopk_storage.ingest.run.publish", publish)
+    monkeypatch.setattr("dtopk_storage.ingest.working_folder.publish", publish)
     ingest(source, tmp_path / "s", options("in_order")).verify()
     assert "exists already" in answers[0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "s"]

@@ -194,8 +194,10 @@ def test_store_without_training_rows_is_refused(tmp_path, rows):
 
 
 def test_a_url_is_no_place_for_a_store():
-    with pytest.raises(DatasetError, match="must be a folder of this machine, got 's3://b/d'"):
-        make("s3://b/d")
+    with pytest.raises(
+        DatasetError, match=r"store must be a path or an address .*, got 'sftp://b/d'"
+    ):
+        make("sftp://b/d")
 
 
 BAD_OPTIONS = {

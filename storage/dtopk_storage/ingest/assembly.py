@@ -28,9 +28,7 @@ class ChunkAssembly:
         self._features = features
         self._train = train
         self._open: dict[int, tuple[NDArray[Any], int]] = {}
-        self._done = np.array(
-            [features.chunk_path(chunk).exists() for chunk in range(features.n_chunks)]
-        )
+        self._done = features.find_written()
         self._n_counted = 0
         self.statistics = FeatureStatistics(features.shape[1])
         self._count_done()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dtopk_storage.ingest.label_reading import KIND_CHOICES, KindChoice
 from dtopk_storage.manifest import TRAIN
-from dtopk_storage.publishing import DEFAULT_CHUNK_BYTES, check_compression
+from dtopk_storage.publishing import check_compression
 from dtopk_storage.sources.base import FeatureTransform, SourceOptions
 from dtopk_storage.values import as_feature_dtype
 
@@ -57,10 +57,11 @@ class IngestOptions:
     """Makes the features of the store of those of the source."""
     compression: str = "none"
     """Of the features: none, lz4 or zstd."""
-    chunk_bytes: int = DEFAULT_CHUNK_BYTES
-    """Most bytes in a chunk of features, uncompressed."""
+    chunk_bytes: int | None = None
+    """Most bytes in a chunk of features, uncompressed. None takes 16 MiB, in an object store 4."""
     overwrite: bool = False
-    """Replace a store that is there, once the new one is whole."""
+    """Replace a store that is there, once the new one is whole; in an object store, as soon as
+    features are written."""
 
     def __post_init__(self) -> None:
         if self.dtype is not None:
@@ -68,7 +69,7 @@ class IngestOptions:
         check_compression(self.compression)
         if not (math.isfinite(self.divide_by) and self.divide_by != 0):
             raise ValueError(f"divide_by must be finite and not 0, got {self.divide_by}.")
-        if self.chunk_bytes < 1:
+        if self.chunk_bytes is not None and self.chunk_bytes < 1:
             raise ValueError(f"chunk_bytes must be at least 1, got {self.chunk_bytes}.")
         if self.seed < 0:
             raise ValueError(f"seed must be at least 0, got {self.seed}.")

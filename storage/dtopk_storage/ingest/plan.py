@@ -5,15 +5,15 @@ import hashlib
 import io
 import json
 import os
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dtopk_storage.errors import DatasetError
-from dtopk_storage.files import walk_files, write_atomic
+from dtopk_storage.files import walk_files
 from dtopk_storage.ingest.options import IngestOptions
+from dtopk_storage.ingest.working_folder import PLAN
 from dtopk_storage.label_rows import LabelRows
 from dtopk_storage.manifest import (
     FORMAT_VERSION,
@@ -26,9 +26,9 @@ from dtopk_storage.manifest import (
     Manifest,
     parse_manifest,
 )
+from dtopk_storage.objects import ObjectPath
+from dtopk_storage.paths import AnyPath, write_whole
 from dtopk_storage.publishing import Columns
-
-_PLAN = "plan.json"
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -41,12 +41,12 @@ class Plan:
     """Labels, weights and order of the rows in the store."""
 
 
-def fingerprint(source: Path, options: IngestOptions) -> dict[str, Any]:
+def fingerprint(source: AnyPath, options: IngestOptions) -> dict[str, Any]:
     """Describe a command, to tell whether another one is the same.
 
     Parameters
     ----------
-    source : Path
+    source : Path or ObjectPath
     options : IngestOptions
 
     Returns
@@ -65,29 +65,40 @@ def fingerprint(source: Path, options: IngestOptions) -> dict[str, Any]:
         options.split_names,
         options.class_names,
     ]
-    fields["files"] = {
-        os.path.abspath(path): describe_files(path) for path in paths if path is not None
-    }
+    fields["files"] = {name_file(path): describe_files(path) for path in paths if path is not None}
     fields["format_version"] = FORMAT_VERSION
     return cast(dict[str, Any], json.loads(json.dumps(fields, default=str)))
 
 
-def describe_files(path: Path) -> dict[str, Any]:
+def name_file(path: AnyPath) -> str:
+    """Name a file or a store by its absolute path, or by its address.
+
+    Parameters
+    ----------
+    path : Path or ObjectPath
+    """
+    return str(path) if isinstance(path, ObjectPath) else os.path.abspath(path)
+
+
+def describe_files(path: AnyPath) -> dict[str, Any]:
     """Tell so much of a file, or of all files below a folder, that a change shows.
 
     A folder's own time of change stays when a file in it is written anew, as a chunk is.
 
     Parameters
     ----------
-    path : Path
+    path : Path or ObjectPath
 
     Returns
     -------
     dict
         ``n_files``; ``n_bytes``, their sizes together; ``newest_ns``, the last time that one of
         them changed, in nanoseconds; ``digest`` of each one's name, size and time, since a file
-        may be replaced by an older one. The numbers are 0 when nothing is there.
+        may be replaced by an older one. The numbers are 0 when nothing is there. Of objects the
+        digest has what their store calls a version of them too.
     """
+    if isinstance(path, ObjectPath):
+        return _describe_objects(path)
     files = list(walk_files(path)) if path.exists() else []
     found = [file.stat() for file in files]
     digest = hashlib.sha256()
@@ -102,12 +113,29 @@ def describe_files(path: Path) -> dict[str, Any]:
     }
 
 
-def check_unchanged(source: Path, options: IngestOptions, command: dict[str, Any]) -> None:
+def _describe_objects(path: ObjectPath) -> dict[str, Any]:
+    found = path.find()
+    digest = hashlib.sha256()
+    newest = 0.0
+    for name, info in found.items():
+        changed = info.get("LastModified") or info.get("created") or 0.0
+        seconds = changed if isinstance(changed, float) else changed.timestamp()
+        newest = max(newest, seconds)
+        digest.update(f"{name}\0{info['size']}\0{info.get('ETag')}\0{seconds}\0".encode())
+    return {
+        "n_files": len(found),
+        "n_bytes": sum(int(info["size"]) for info in found.values()),
+        "newest_ns": int(newest * 1e9),
+        "digest": digest.hexdigest(),
+    }
+
+
+def check_unchanged(source: AnyPath, options: IngestOptions, command: dict[str, Any]) -> None:
     """Refuse to go on when a file was changed while it was read.
 
     Parameters
     ----------
-    source : Path
+    source : Path or ObjectPath
     options : IngestOptions
     command : dict
         What `fingerprint` returned before anything was read.
@@ -127,12 +155,12 @@ def _changed_file(before: dict[str, Any], now: dict[str, Any]) -> str | None:
     return next((path for path in now if before.get(path) != now[path]), None)
 
 
-def save_plan(work: Path, command: dict[str, Any], plan: Plan) -> None:
+def save_plan(work: AnyPath, command: dict[str, Any], plan: Plan) -> None:
     """Write a plan; its JSON comes last, so it is whole or absent.
 
     Parameters
     ----------
-    work : Path
+    work : Path or ObjectPath
         Working folder of the ingest.
     command : dict
         As `fingerprint` returns it.
@@ -142,17 +170,17 @@ def save_plan(work: Path, command: dict[str, Any], plan: Plan) -> None:
         if values is not None:
             buffer = io.BytesIO()
             np.save(buffer, values, allow_pickle=False)
-            write_atomic(work / f"{name}.npy", [buffer.getvalue()], durable=True)
+            write_whole(work / f"{name}.npy", [buffer.getvalue()], durable=True)
     text = json.dumps({"command": command, "manifest": plan.manifest.to_attributes()})
-    write_atomic(work / _PLAN, [text.encode()], durable=True)
+    write_whole(work / PLAN, [text.encode()], durable=True)
 
 
-def load_plan(work: Path, command: dict[str, Any]) -> Plan | None:
+def load_plan(work: AnyPath, command: dict[str, Any]) -> Plan | None:
     """Read the plan of an ingest that was broken off, or None when there is none.
 
     Parameters
     ----------
-    work : Path
+    work : Path or ObjectPath
     command : dict
 
     Raises
@@ -160,9 +188,10 @@ def load_plan(work: Path, command: dict[str, Any]) -> Plan | None:
     DatasetError
         It was another command's, or a file has changed since.
     """
-    if not (work / _PLAN).exists():
+    try:
+        saved = json.loads((work / PLAN).read_text())
+    except FileNotFoundError:
         return None
-    saved = json.loads((work / _PLAN).read_text())
     _check_same_command(work, saved["command"], command)
     manifest = parse_manifest(saved["manifest"], repr(str(work)))
     return Plan(manifest=manifest, columns=_load_columns(work, manifest.kind))
@@ -179,10 +208,13 @@ def _arrays_of(columns: Columns) -> dict[str, NDArray[Any] | None]:
     return {**of_labels, SAMPLE_WEIGHT: columns.sample_weight, ROW_ID: columns.row_id}
 
 
-def _load_columns(work: Path, kind: Kind) -> Columns:
+def _load_columns(work: AnyPath, kind: Kind) -> Columns:
     def load(name: str) -> Any:
-        path = work / f"{name}.npy"
-        return np.load(path, allow_pickle=False) if path.exists() else None
+        try:
+            body = (work / f"{name}.npy").read_bytes()
+        except FileNotFoundError:
+            return None
+        return np.load(io.BytesIO(body), allow_pickle=False)
 
     labels = load(LABELS)
     if kind == "multilabel":
@@ -190,7 +222,7 @@ def _load_columns(work: Path, kind: Kind) -> Columns:
     return Columns(labels=labels, sample_weight=load(SAMPLE_WEIGHT), row_id=load(ROW_ID))
 
 
-def _check_same_command(work: Path, begun: dict[str, Any], command: dict[str, Any]) -> None:
+def _check_same_command(work: AnyPath, begun: dict[str, Any], command: dict[str, Any]) -> None:
     for key, value in command.items():
         if key != "files" and begun.get(key) != value:
             raise DatasetError(

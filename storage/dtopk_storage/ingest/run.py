@@ -3,8 +3,6 @@
 import contextlib
 import dataclasses
 import datetime
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,26 +25,23 @@ from dtopk_storage.ingest.plan import (
     describe_files,
     fingerprint,
     load_plan,
+    name_file,
     save_plan,
 )
 from dtopk_storage.ingest.row_counters import warn_of_row_counters
 from dtopk_storage.ingest.splits import arrange
-from dtopk_storage.ingest.working_folder import (
-    STORE,
-    check_target_again,
-    hold_folder,
-    remove_folder,
-)
+from dtopk_storage.ingest.working_folder import WorkingFolder, open_working_folder
 from dtopk_storage.label_rows import LabelRows
 from dtopk_storage.manifest import TRAIN, Manifest, check_class_names
+from dtopk_storage.paths import AnyPath, PathLike
 from dtopk_storage.publishing import (
     Columns,
     check_compression,
     check_target,
+    default_chunk_bytes,
     default_chunk_rows,
     features_array,
     finish_store,
-    publish,
 )
 from dtopk_storage.sources.base import (
     ROLE_NAMES,
@@ -57,7 +52,7 @@ from dtopk_storage.sources.base import (
     transform_features,
 )
 from dtopk_storage.sources.formats import open_source
-from dtopk_storage.store import WORK_SUFFIX, FeatureStore, local_folder, open_store
+from dtopk_storage.store import FeatureStore, open_store, store_path
 from dtopk_storage.values import as_feature_dtype, convert_features
 from dtopk_storage.wording import format_bytes, format_count
 
@@ -78,8 +73,8 @@ ProgressCallback = Callable[[IngestProgress], None]
 
 
 def ingest(
-    source: str | os.PathLike[str],
-    path: str | os.PathLike[str],
+    source: PathLike,
+    path: PathLike,
     options: IngestOptions | None = None,
     progress: ProgressCallback | None = None,
 ) -> FeatureStore:
@@ -88,7 +83,9 @@ def ingest(
     Two passes: one over the labels, which finds the classes, the splits and the order of the
     rows, and one over the features, which writes the chunks. The work is done in a folder
     beside the store, ``path`` with ``.partial`` after it. When it is broken off, the same
-    command goes on after the last whole chunk, and the store is the same to the last byte.
+    command goes on after the last whole chunk, and the store is the same to the last byte. In an
+    object store the chunks are written in their place, and the manifest last, which makes a store
+    of them; the plan is at ``path`` with ``.partial`` after it.
 
     Memory holds 12 bytes a row, 20 when rows change places, 8 more with weights, a few chunks,
     and two buckets of 128 MiB when shuffling. Of a multilabel store it holds 24 bytes a row and 8
@@ -97,9 +94,10 @@ def ingest(
 
     Parameters
     ----------
-    source : str or path-like
-    path : str or path-like
-        Of the store to be.
+    source : str, path-like or ObjectPath
+        A file or folder on a disk, or a store, which may be in an object store.
+    path : str, path-like or ObjectPath
+        Of the store to be, which may be in an object store.
     options : IngestOptions or None
     progress : callable or None
         Called with an `IngestProgress` as rows are done.
@@ -114,28 +112,27 @@ def ingest(
         Of the source, or for want of room on the disk.
     """
     options = options or IngestOptions()
-    origin, target = Path(source), local_folder(path)
+    origin, target = store_path(source), store_path(path)
     check_target(target, overwrite=options.overwrite)
     # Taken before anything is read, so that what changes from here on is noticed.
     command = fingerprint(origin, options)
     opened = _open_inputs(origin, options)
-    work = target.with_name(target.name + WORK_SUFFIX)
-    with hold_folder(work):
+    work = open_working_folder(target)
+    with work.hold():
         # Another ingest may have put its store there while this one came to its turn.
-        check_target_again(work, target, overwrite=options.overwrite)
+        work.check_target(target, overwrite=options.overwrite)
         run = _Run(opened, origin, target, work, options, progress or (lambda _: None))
-        plan = load_plan(work, command)
+        plan = load_plan(work.path, command)
         with _keeping_what_helps(work, run):
-            run.write(plan or run.plan(command))
-            check_unchanged(origin, options, command)
-        check_target_again(work, target, overwrite=options.overwrite)
-        publish(work / STORE, target)
-        remove_folder(work)
+            run.write(plan or run.plan(command), lambda: check_unchanged(origin, options, command))
+        if work.store != target:
+            work.check_target(target, overwrite=options.overwrite)
+        work.publish()
     return open_store(target)
 
 
 @contextlib.contextmanager
-def _keeping_what_helps(work: Path, run: "_Run") -> Iterator[None]:
+def _keeping_what_helps(work: WorkingFolder, run: "_Run") -> Iterator[None]:
     """Keep features that are done when the disk failed; remove all when the source is wrong."""
     try:
         yield
@@ -143,14 +140,15 @@ def _keeping_what_helps(work: Path, run: "_Run") -> Iterator[None]:
         # What is wrong in a source changes with it, and then nothing here is of use. What could
         # not be read may be readable again.
         if not (isinstance(error.__cause__, OSError) and run.has_begun):
-            remove_folder(work)
+            work.remove()
         raise
     except OSError as error:
         if not is_disk_full(error):
             raise
         raise DatasetError(
-            f"no space is left for {str(work)!r}, after {format_count(run.rows_done, 'row')} of "
-            f"features. Free some and run the same command again: it goes on from there."
+            f"no space is left for {str(work.path)!r}, after "
+            f"{format_count(run.rows_done, 'row')} of features. Free some and run the same command "
+            f"again: it goes on from there."
         ) from error
 
 
@@ -165,7 +163,7 @@ class _Inputs:
     class_names: Vector | None
 
 
-def _open_inputs(origin: Path, options: IngestOptions) -> _Inputs:
+def _open_inputs(origin: AnyPath, options: IngestOptions) -> _Inputs:
     """Open the source and what belongs to it, and set the columns aside that are no features."""
     source = open_source(origin, options.reading, options.source_format)
 
@@ -219,9 +217,9 @@ class _Run:
     def __init__(
         self,
         inputs: _Inputs,
-        origin: Path,
-        target: Path,
-        work: Path,
+        origin: AnyPath,
+        target: AnyPath,
+        work: WorkingFolder,
         options: IngestOptions,
         progress: ProgressCallback,
     ) -> None:
@@ -285,14 +283,23 @@ class _Run:
         )
         plan = Plan(manifest=manifest, columns=columns)
         self._check_space(manifest)
-        save_plan(self._work, command, plan)
+        self._work.begin()
+        save_plan(self._work.path, command, plan)
         return plan
 
-    def write(self, plan: Plan) -> None:
-        """Write the chunks of features that are missing, then the rest of the store."""
+    def write(self, plan: Plan, check_source: Callable[[], None]) -> None:
+        """Write the chunks of features that are missing, then the rest of the store.
+
+        Parameters
+        ----------
+        plan : Plan
+        check_source : callable
+            Called before the store is whole; raises if what was read has changed since.
+        """
         manifest = plan.manifest
-        folder = self._work / STORE
-        folder.mkdir(exist_ok=True)
+        folder = self._work.store
+        if isinstance(folder, Path):
+            folder.mkdir(exist_ok=True)
         features = self._features(manifest, folder)
         assembly = self._assembly = ChunkAssembly(features, manifest.splits[TRAIN])
         if not assembly.is_done:
@@ -300,6 +307,8 @@ class _Run:
                 self._write_shuffled(features, assembly, plan)
             else:
                 self._write_streamed(features, assembly, plan)
+        check_source()
+        self._work.check_held()
         finish_store(
             folder,
             features=features,
@@ -329,7 +338,7 @@ class _Run:
         order = plan.columns.row_id
         assert order is not None
         buckets = Buckets(
-            self._work / "buckets",
+            self._work.buckets,
             order,
             n_features=n_features,
             dtype=features.dtype,
@@ -379,13 +388,14 @@ class _Run:
         rows, transform = self._inputs.source.open_features(), self._options.transform
         return rows if transform is None else transform_features(rows, transform)
 
-    def _features(self, manifest: Manifest, folder: Path) -> ChunkedArray:
+    def _features(self, manifest: Manifest, folder: AnyPath) -> ChunkedArray:
         dtype = as_feature_dtype(manifest.dtype)
+        chunk_bytes = self._options.chunk_bytes or default_chunk_bytes(folder)
         return features_array(
             folder,
             shape=(manifest.n_samples, manifest.n_features),
             dtype=dtype,
-            chunk_rows=default_chunk_rows(manifest.n_features, dtype, self._options.chunk_bytes),
+            chunk_rows=default_chunk_rows(manifest.n_features, dtype, chunk_bytes),
             compression=check_compression(self._options.compression),
         )
 
@@ -416,14 +426,16 @@ class _Run:
         if self._options.compression != "none":
             return
         row_bytes = manifest.n_features * as_feature_dtype(manifest.dtype).itemsize
-        needed = manifest.n_samples * row_bytes * (2 if self._options.shuffle else 1)
-        free = shutil.disk_usage(self._work).free
+        needed = self._work.count_needed(manifest.n_samples * row_bytes, self._options.shuffle)
+        if not needed:
+            return
+        free = self._work.count_free()
         if needed > free:
             rows = format_count(manifest.n_samples, "row")
             raise DatasetError(
                 f"free space for {str(self._target)!r} must be at least {format_bytes(needed)} "
                 f"({rows} of {format_bytes(row_bytes)}"
-                f"{', twice to shuffle them' if self._options.shuffle else ''}), "
+                f"{', twice to shuffle them' if needed > manifest.n_samples * row_bytes else ''}), "
                 f"got {format_bytes(free)}."
             )
 
@@ -432,13 +444,13 @@ class _Run:
 
 
 def _provenance(
-    origin: Path, options: IngestOptions, rows: SourceFeatures, source: Source
+    origin: AnyPath, options: IngestOptions, rows: SourceFeatures, source: Source
 ) -> dict[str, object]:
     """Say where the rows are from and what was done to them; nothing that differs by the run."""
     newest_s = describe_files(origin)["newest_ns"] / 1e9
     modified = datetime.datetime.fromtimestamp(newest_s, datetime.UTC)
     fields: dict[str, object] = {
-        "source": os.path.abspath(origin),
+        "source": name_file(origin),
         "source_modified": modified.isoformat(timespec="seconds"),
         "source_dtype": rows.dtype.name,
         "divide_by": options.divide_by,
@@ -452,7 +464,7 @@ def _provenance(
         ("class_names", options.class_names),
     ):
         if path is not None:
-            fields[name] = os.path.abspath(path)
+            fields[name] = name_file(path)
     if options.transform is not None:
         fields["transform"] = options.transform.key
     if rows.columns:

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from numpy.typing import NDArray
 
 from dtopk_storage.checks import check_labels
 from dtopk_storage.manifest import LABELS, ROW_ID, SAMPLE_WEIGHT, Ranges
+from dtopk_storage.paths import AnyPath
 from dtopk_storage.sources.base import (
     FEATURES_ADVICE,
     Block,
@@ -43,8 +44,9 @@ class StoreSource(Source):
     splits are those of the store, unless others are asked for.
     """
 
-    def __init__(self, path: Path, options: SourceOptions) -> None:
-        super().__init__(path, options)
+    def __init__(self, path: AnyPath, options: SourceOptions) -> None:
+        # Other sources are files on a disk; of this one no more than its name is used.
+        super().__init__(cast(Path, path), options)
         self._store = open_store(path)
 
     @property
@@ -72,6 +74,7 @@ class StoreSource(Source):
             )
 
         def blocks(start: int) -> Iterator[NDArray[Any]]:
+            store.expect([(start, store.n_samples)])
             while start < store.n_samples:
                 stop = min((start // store.chunk_rows + 1) * store.chunk_rows, store.n_samples)
                 yield store.read_features(start, stop)

@@ -4,15 +4,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dtopk_storage.errors import DatasetError
+from dtopk_storage.objects import ObjectPath
+from dtopk_storage.paths import AnyPath
 from dtopk_storage.sources.base import ROLE_NAMES, Role, Source, SourceOptions
 from dtopk_storage.sources.csv_table import CsvSource
-from dtopk_storage.sources.feature_store import open_zarr
+from dtopk_storage.sources.feature_store import StoreSource, open_zarr
 from dtopk_storage.sources.hdf5 import Hdf5Source
 from dtopk_storage.sources.npy import NpySource
 from dtopk_storage.sources.npz import NpzSource
 from dtopk_storage.sources.parquet import ParquetSource
 from dtopk_storage.sources.svmlight import SvmlightSource
 from dtopk_storage.sources.text import COMPRESSED, TextSource
+from dtopk_storage.store import is_store
 
 FORMATS: dict[str, Callable[[Path, SourceOptions], Source]] = {
     "npy": NpySource,
@@ -46,7 +49,7 @@ _SUFFIXES = {
 
 
 def open_source(
-    path: Path,
+    path: AnyPath,
     options: SourceOptions,
     file_format: str | None = None,
     *,
@@ -56,7 +59,8 @@ def open_source(
 
     Parameters
     ----------
-    path : Path
+    path : Path or ObjectPath
+        In an object store it must be a feature store.
     options : SourceOptions
     file_format : str or None
         One of FORMATS, where the name does not tell.
@@ -68,6 +72,13 @@ def open_source(
     DatasetError
         It is not there, or of no known format.
     """
+    if isinstance(path, ObjectPath):
+        if is_store(path):
+            return StoreSource(path, options)
+        raise DatasetError(
+            f"source in an object store must be a feature store, got {str(path)!r}. Copy other "
+            "files to a disk first."
+        )
     if not path.exists():
         what, advice = "source", ""
         if role is not None:
