@@ -9,6 +9,8 @@ Attributes
 ----------
 train : function
     Train from a feature store and a job; see `dtopk.job`.
+sweep : function
+    Train a model of each setting of a job and choose the best; see `dtopk.job`.
 TopKClassifier, MultilabelClassifier, KernelTopKClassifier : class
     The scikit-learn estimators; see `dtopk.estimators`.
 load_model, Model : function, class
@@ -26,7 +28,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dtopk.estimators import KernelTopKClassifier, MultilabelClassifier, TopKClassifier
-    from dtopk.job import train
+    from dtopk.job import sweep, train
     from dtopk.losses import make_loss
     from dtopk.model import Model, load_model
     from dtopk_storage import open_store
@@ -42,6 +44,7 @@ __all__ = [
     "load_model",
     "make_loss",
     "open_store",
+    "sweep",
     "train",
 ]
 
@@ -53,6 +56,7 @@ _HOME = {
     "load_model": "dtopk.model",
     "make_loss": "dtopk.losses",
     "open_store": "dtopk_storage",
+    "sweep": "dtopk.job",
     "train": "dtopk.job",
 }
 

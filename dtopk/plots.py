@@ -1,8 +1,8 @@
 """Figures of a training run, as PNG files: how it converged and how accurate its model is."""
 
-import os
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from matplotlib.axes import Axes
@@ -10,14 +10,17 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter, PercentFormatter
 
-from dtopk.atomic import replace_when_complete
+from dtopk.atomic import FilePath, replace_when_complete
 
 # Blue, vermilion, green, purple and orange of Okabe and Ito's palette: told apart by colour-blind
 # readers and in grey.
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
 _MARKERS = ("o", "s", "^", "D", "v")
+_LINE_STYLES = ("-", "--", ":", "-.")
+"""Of more lines than there are colours."""
 _DPI = 150
 _TITLE_CHARACTERS = 66
+_PANELS_A_ROW = 3
 
 
 class ConvergencePoint(Protocol):
@@ -126,7 +129,105 @@ def draw_topk_accuracy(accuracy: Mapping[str, Mapping[int, float]], *, title: st
     return figure
 
 
-def save_png(figure: Figure, path: str | os.PathLike[str]) -> None:
+@dataclass(frozen=True, kw_only=True)
+class SweepLine:
+    """The settings of one loss, which differ in C alone."""
+
+    label: str
+    """The loss and its parameters."""
+    points: list[tuple[float, bool, Mapping[str, float]]]
+    """C, whether the model is certified, and its metrics by name; from small to large C."""
+
+
+def draw_sweep(
+    lines: Sequence[SweepLine],
+    metrics: Sequence[str],
+    *,
+    chosen: Mapping[str, tuple[str, float]],
+    chosen_on: str,
+) -> Figure:
+    """Draw metrics against C, a panel a metric and a line a loss with its parameters.
+
+    Parameters
+    ----------
+    lines : sequence of SweepLine
+    metrics : sequence of str
+        Names of the metrics to draw.
+    chosen : mapping of str to (str, float)
+        By metric: label and C of the best setting.
+    chosen_on : str
+        What the metrics were taken on, such as "split 'val'".
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    n_columns = min(len(metrics), _PANELS_A_ROW)
+    n_rows = -(-len(metrics) // n_columns)
+    legend_rows = -(-len(lines) // n_columns)
+    height = 3.6 * n_rows + 0.22 * legend_rows + 0.4
+    figure = Figure(figsize=(max(5.2 * n_columns, 6.4), height), layout="constrained")
+    panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
+    for axes, metric in zip(panels, metrics, strict=False):
+        _draw_metric(axes, lines, metric, chosen.get(metric))
+    for axes in panels[len(metrics) :]:
+        axes.set_visible(False)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=n_columns, frameon=False, fontsize=9
+    )
+    certified = all(is_certified for line in lines for _, is_certified, _ in line.points)
+    note = "" if certified else "; a white marker: not certified"
+    figure.suptitle(f"Metrics on {chosen_on}{note}", fontsize=10)
+    return figure
+
+
+def _draw_metric(
+    axes: Axes, lines: Sequence[SweepLine], metric: str, chosen: tuple[str, float] | None
+) -> None:
+    is_share = metric.startswith("top_")
+    factor = 100 if is_share else 1
+    for place, line in enumerate(lines):
+        color = _COLORS[place % len(_COLORS)]
+        axes.plot(
+            [C for C, _, _ in line.points],
+            [factor * values[metric] for _, _, values in line.points],
+            color=color,
+            linestyle=_LINE_STYLES[place // len(_COLORS) % len(_LINE_STYLES)],
+            marker=_MARKERS[place % len(_MARKERS)],
+            markersize=4,
+            label=line.label,
+        )
+        open_points = [point for point in line.points if not point[1]]
+        axes.plot(
+            [C for C, _, _ in open_points],
+            [factor * values[metric] for _, _, values in open_points],
+            color=color,
+            linestyle="none",
+            marker=_MARKERS[place % len(_MARKERS)],
+            markersize=4,
+            markerfacecolor="white",
+            zorder=3,
+        )
+        if chosen is not None and chosen[0] == line.label:
+            best = next(values[metric] for C, _, values in line.points if C == chosen[1])
+            axes.plot(
+                chosen[1], factor * best, marker="o", markersize=12, color="black",
+                markerfacecolor="none", linestyle="none",
+            )  # fmt: skip
+            text = f"{factor * best:.2f}%" if is_share else f"{best:.4f}"
+            axes.set_title(f"best {text} at C = {chosen[1]:g}", fontsize=9)
+    name = f"{metric.replace('_', '-')} accuracy" if is_share else metric.replace("_", " ")
+    axes.set(xlabel="C", ylabel=name)
+    axes.set_xscale("log")
+    if is_share:
+        axes.yaxis.set_major_formatter(PercentFormatter())
+    axes.margins(x=0.06, y=0.08)
+    _make_plain(axes)
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def save_png(figure: Figure, path: FilePath) -> None:
     """Write a figure as a PNG file, whole or not at all."""
     figure.set_canvas(FigureCanvasAgg(figure))
     with replace_when_complete(path) as file:

@@ -17,6 +17,11 @@ _COMMANDS = {
     "info": "Show what a feature store, a run or a model holds.",
     "plan": "Show what a run will need of memory, network and time.",
     "train": "Train a model as a job file says.",
+    "sweep": "Train a model of each setting of a job file, and choose the best.",
+    "submit": "Train in a batch system, or in the background.",
+    "status": "Show how a submitted run goes.",
+    "logs": "Show what a submitted run has said.",
+    "cancel": "End a submitted run.",
     "evaluate": "Show how accurate a model is on a store.",
     "predict": "Write the best classes of every row to a file.",
     "losses": "List the losses and what they take.",
@@ -62,7 +67,7 @@ def _likeness(name: str, command: str) -> float:
 @click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="dtopk", message="%(prog)s %(version)s")
 def dtopk() -> None:
-    r"""Train linear classifiers with top-k losses, certified optimal, on features of any size.
+    """Train linear classifiers with top-k losses, certified optimal, on features of any size.
 
     \b
     A run from start to end:
@@ -71,14 +76,14 @@ def dtopk() -> None:
       dtopk evaluate RUN features.zarr
 
     Results go to standard output, progress and messages to standard error.
-    """
+    """  # noqa: D301 (click wants the character itself)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit.
 
     The exit status is 0, or 2 for what was given, 1 for what failed, 130 for an interrupt
-    (SIGINT; in training also SIGTERM).
+    (SIGINT; in training also SIGTERM and SIGUSR1).
     """
     # These belong to the process, which is ours: no reports to MLflow's makers, and a tracking
     # server that is away is given up in seconds rather than minutes.

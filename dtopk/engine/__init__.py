@@ -6,6 +6,7 @@ Dask is imported when a cluster is used and not before, since that takes most of
 from typing import TYPE_CHECKING
 
 from dtopk.engine.fit import fit, plan_rows
+from dtopk.engine.folds import Fold, FoldNumbers
 from dtopk.engine.joint_fit import Candidate, fit_many
 from dtopk.engine.options import ACCELERATIONS, FLOAT32_TOL, SOLVERS, FitOptions, StartPoint
 from dtopk.engine.records import Callback, EpochRecord, FitInfo, FitResult
@@ -33,6 +34,8 @@ __all__ = [
     "FitInfo",
     "FitOptions",
     "FitResult",
+    "Fold",
+    "FoldNumbers",
     "Rows",
     "StartPoint",
     "StoreRows",

@@ -11,15 +11,18 @@ logger = logging.getLogger(__name__)
 _DEFAULTS: dict[int, Any] = {
     signal.SIGINT: signal.default_int_handler,
     signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGUSR1: signal.SIG_DFL,
 }
-"""Signals that are taken over, and the handlers in whose place that is done. SIGTERM is what batch
-systems send before the time is up."""
+"""Signals that are taken over, and the handlers in whose place that is done. SIGTERM and SIGUSR1
+are what batch systems send before the time is up."""
 
 
 class Interruption:
-    """A context in which the first SIGINT or SIGTERM only sets `requested`, and the second raises.
+    """A context in which SIGINT, SIGTERM and SIGUSR1 only set `requested`; a second SIGINT raises.
 
-    Outside the main thread, or where the program handles a signal its own way, nothing changes.
+    The other two may come again and change nothing: a batch system sends them to every process of
+    a job, and its script passes them on; who wants no more sends SIGKILL. Outside the main thread,
+    or where the program handles a signal its own way, nothing changes.
     """
 
     def __init__(self) -> None:
@@ -43,10 +46,13 @@ class Interruption:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested and number != signal.SIGINT:
+            return
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
         logger.warning(
             "Interrupted: training stops here; what was reached is kept, with its gap. "
-            "Interrupt again to leave at once."
+            "Press Ctrl-C%s to leave at once.",
+            " again" if number == signal.SIGINT else "",
         )

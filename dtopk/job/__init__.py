@@ -10,17 +10,27 @@ from dtopk.job.config import (
     TrackingSection,
     TrainJob,
 )
-from dtopk.job.files import job_from_dict, job_to_dict, job_to_toml, load_job
+from dtopk.job.files import job_from_dict, job_to_dict, job_to_toml, load_job, load_sweep
 from dtopk.job.result import TrainResult
+from dtopk.job.sweep_config import Setting, SweepJob, SweepSection
+from dtopk.job.sweep_result import BestSetting, SettingResult, SweepResult
+from dtopk.job.sweeping import SweepWatcher, sweep
 from dtopk.job.training import train
 
 __all__ = [
+    "BestSetting",
     "ClusterSection",
     "DataSection",
     "ModelSection",
     "OutputSection",
     "ResourcesSection",
+    "Setting",
+    "SettingResult",
     "SolverSection",
+    "SweepJob",
+    "SweepResult",
+    "SweepSection",
+    "SweepWatcher",
     "TrackingSection",
     "TrainJob",
     "TrainResult",
@@ -28,5 +38,7 @@ __all__ = [
     "job_to_dict",
     "job_to_toml",
     "load_job",
+    "load_sweep",
+    "sweep",
     "train",
 ]

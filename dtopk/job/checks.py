@@ -86,6 +86,10 @@ def _coerce(value: object, wanted: object, name: str) -> object:
         if isinstance(value, list | tuple) and all(_is_number(item) for item in value):
             return tuple(float(item) for item in value)
         raise JobValueError(f"{name} must be a list of numbers, got {value!r}.", name)
+    if wanted == tuple[int, ...]:
+        if isinstance(value, list | tuple) and all(type(item) is int for item in value):
+            return tuple(value)
+        raise JobValueError(f"{name} must be a list of whole numbers, got {value!r}.", name)
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if wanted is float and isinstance(value, float):

@@ -14,7 +14,10 @@ from dtopk.job.checks import (
 )
 from dtopk.launch import ClusterOptions
 from dtopk.launch.options import KINDS
+from dtopk.launch.submit import SubmitOptions
 from dtopk_storage import open_run_state
+from dtopk_storage.objects import has_password
+from dtopk_storage.paths import as_path
 
 JOB_VERSION = 1
 """The newest version of the job file that this program reads."""
@@ -25,7 +28,8 @@ class DataSection:
     """Where the features lie and which rows serve for what."""
 
     store: str = ""
-    """Path of the feature store. A relative path in a job file starts at the file's folder."""
+    """Path of the feature store, or its address, such as 's3://bucket/features.zarr'. A relative
+    path in a job file starts at the file's folder."""
     train: str = "train"
     """Split that the model is trained on."""
     validation: str = ""
@@ -47,6 +51,7 @@ class DataSection:
 
     def __post_init__(self) -> None:
         coerce_fields(self, "data")
+        _check_path("data.store", self.store)
         if not self.train:
             raise JobValueError("data.train must name a split, got ''.", "data.train")
         if self.threshold_metric:
@@ -125,8 +130,8 @@ class SolverSection:
     """Directions that 'frank_wolfe' keeps apart, to take the best mixture of them: -1 as many as
     pay; 0 none, which leaves the plain method with exact line search."""
     warm_start: str = ""
-    """Run folder whose duals, or model file whose weights training starts from; empty: start
-    at zero. The rows or features must be the same; loss and C may differ."""
+    """Run folder whose duals, or model file whose weights training starts from, or the address of
+    one; empty: start at zero. The rows or features must be the same; loss and C may differ."""
 
     def __post_init__(self) -> None:
         coerce_fields(self, "solver")
@@ -134,6 +139,7 @@ class SolverSection:
         if self.tol >= 1:
             # Zero weights have a relative gap of 1: it would certify anything.
             raise JobValueError(f"solver.tol must be below 1, got {self.tol!r}.", "solver.tol")
+        _check_path("solver.warm_start", self.warm_start)
         check_at_least("solver.max_epochs", self.max_epochs, 1)
         check_not_negative("solver.time_limit_s", self.time_limit_s)
         check_choice("solver.dtype", self.dtype, ("float32", "float64"))
@@ -259,14 +265,117 @@ class ClusterSection:
         )
 
 
+_SUBMIT_KEYS = {
+    "processes": ("processes", "cores"),
+    "driver": ("driver", "form"),
+    "driver_memory": ("driver_memory", "memory", "processes"),
+    "interface": ("interface", "nodes", "form"),
+    "job_script_prologue": ("job_script_prologue", "job_extra_directives"),
+}
+"""Keys of [submit] that have to do with an error about one of them, where it is not that alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmitSection:
+    """What `dtopk submit` asks a batch system for; the names are dask-jobqueue's."""
+
+    form: str = "nodes"
+    """'nodes': one job of several nodes, with scheduler, driver and workers (SLURM alone);
+    'workers': a job for the driver, and one for each group of workers. See deploy/README.md."""
+    nodes: int = 1
+    """Nodes of the job, or jobs of workers."""
+    cores: int = 0
+    """Processor cores of a node, or of a job of workers; batch systems must be told."""
+    processes: int = 1
+    """Worker processes of a node, or of a job, which share its cores and memory."""
+    memory: str = ""
+    """Size such as '60GB': the memory of a node, or of a job of workers; batch systems must be
+    told."""
+    driver_memory: str = "1GB"
+    """What of it driver and scheduler may take, which run on the first node; with form 'workers',
+    the memory of their own job."""
+    driver: str = "job"
+    """Form 'workers': where the driver runs, 'job': in a batch job; 'here': on the machine of
+    `dtopk submit`, in the background."""
+    walltime: str = ""
+    """How long a job may take, as the batch system writes it, such as '04:00:00'; empty: what the
+    queue says."""
+    queue: str = ""
+    """Queue, which SLURM calls a partition; empty: the default one."""
+    account: str = ""
+    """Account, or project, that pays; empty: the default one."""
+    interface: str = ""
+    """Network interface, such as 'ib0', by which the processes of different nodes reach each
+    other; empty: they listen to their own machine alone."""
+    local_directory: str = ""
+    """Folder of the nodes for scratch; empty: the system's temporary one."""
+    log_directory: str = ""
+    """Folder under which the logs of each run have a folder; empty: in the run folder."""
+    job_extra_directives: tuple[str, ...] = ()
+    """More directives for the batch system, such as ['--constraint=avx512']."""
+    job_directives_skip: tuple[str, ...] = ()
+    """Texts; a directive of dtopk's with one of them in it is left out."""
+    job_script_prologue: tuple[str, ...] = ()
+    """Lines of shell to begin with, such as ['module load python']. They must hold no secrets."""
+    dashboard_port: int = 8787
+    """Port of Dask's pages, on 127.0.0.1 of the node of the scheduler; another one if it is
+    taken."""
+    warn_s: int = 120
+    """Seconds before the end of the walltime at which the run commits, stops, and is put in the
+    queue again (SLURM)."""
+    retries: int = 3
+    """Times in a row that a run which failed is put in the queue again (SLURM)."""
+
+    def __post_init__(self) -> None:
+        coerce_fields(self, "submit")
+        try:
+            self.make_options()
+        except JobValueError:
+            raise
+        except ValueError as error:
+            raise self.blame(error) from error
+
+    def blame(self, error: ValueError) -> JobValueError:
+        """Say of an error about options which keys of the section it is about."""
+        name = str(error).partition(" ")[0].replace("_bytes", "")
+        keys = (f"submit.{key}" for key in _SUBMIT_KEYS.get(name, (name,)))
+        return JobValueError(f"submit.{error}", *keys)
+
+    def make_options(self) -> SubmitOptions:
+        """Return what a back end of `dtopk submit` takes."""
+        memory = parse_bytes("submit.memory", self.memory) if self.memory else 0
+        return SubmitOptions(
+            form=self.form,
+            nodes=self.nodes,
+            cores=self.cores,
+            processes=self.processes,
+            memory_bytes=memory,
+            driver_memory_bytes=parse_bytes("submit.driver_memory", self.driver_memory),
+            driver=self.driver,
+            walltime=self.walltime,
+            queue=self.queue,
+            account=self.account,
+            interface=self.interface,
+            local_directory=self.local_directory,
+            log_directory=self.log_directory,
+            job_extra_directives=self.job_extra_directives,
+            job_directives_skip=self.job_directives_skip,
+            job_script_prologue=self.job_script_prologue,
+            dashboard_port=self.dashboard_port,
+            warn_s=self.warn_s,
+            retries=self.retries,
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class OutputSection:
     """What training leaves on disk."""
 
     run_dir: str = "runs/{time}"
-    """Folder of the run, which must be new or empty, or hold the same job's run before it reached
-    its tolerance: that one goes on. '{time}' stands for the time of the start, as in
-    20260131-235959. A relative path in a job file starts at the file's folder."""
+    """Folder of the run, or address such as 's3://bucket/runs/{time}', which must be new or empty,
+    or hold the same job's run before it reached its tolerance: that one goes on. '{time}' stands
+    for the time of the start, as in 20260131-235959. A relative path in a job file starts at the
+    file's folder."""
     save_dual: bool = True
     """Keep the dual variables: a later run can start from them, and they prove the certificate."""
     state_url: str = ""
@@ -277,14 +386,17 @@ class OutputSection:
         coerce_fields(self, "output")
         if not self.run_dir:
             raise JobValueError("output.run_dir must name a folder, got ''.", "output.run_dir")
-        if "://" in self.run_dir:
-            raise JobValueError(
-                f"output.run_dir must be a folder on a file system, got {self.run_dir!r}. What a "
-                "run needs to be taken up again can be in an object store: output.state_url.",
-                "output.run_dir",
-            )
+        _check_path("output.run_dir", self.run_dir)
         if self.state_url:
             _check_state_url(self.state_url)
+
+
+def _check_path(key: str, path: str) -> None:
+    """Refuse what looks like an address and is none of an object store, or has credentials."""
+    try:
+        as_path(path, name=key)
+    except ValueError as error:
+        raise JobValueError(str(error), key) from error
 
 
 def _check_state_url(url: str) -> None:
@@ -310,6 +422,13 @@ class TrackingSection:
 
     def __post_init__(self) -> None:
         coerce_fields(self, "tracking")
+        if has_password(self.uri):
+            raise JobValueError(
+                "tracking.uri must be an address without credentials, got one with a password. "
+                "Leave it out and set MLFLOW_TRACKING_URI, or MLFLOW_TRACKING_USERNAME and "
+                "MLFLOW_TRACKING_PASSWORD, in the environment.",
+                "tracking.uri",
+            )
         if not self.experiment:
             raise JobValueError(
                 "tracking.experiment must name an experiment, got ''.", "tracking.experiment"
@@ -330,6 +449,8 @@ class TrainJob:
     """What of the machine training may use."""
     cluster: ClusterSection = field(default_factory=ClusterSection)
     """Where the workers come from that training is spread over."""
+    submit: SubmitSection = field(default_factory=SubmitSection)
+    """What `dtopk submit` asks a batch system for."""
     output: OutputSection = field(default_factory=OutputSection)
     """What training leaves on disk."""
     tracking: TrackingSection = field(default_factory=TrackingSection)

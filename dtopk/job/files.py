@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import datetime
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,9 +15,12 @@ import tomli_w
 from dtopk.job.checks import JobValueError, unknown_name
 from dtopk.job.config import JOB_VERSION, OutputSection, TrainJob
 from dtopk.job.names import check_names
+from dtopk.job.sweep_config import SweepJob
 from dtopk.launch.options import SCHEDULER_FILE_ENDING
+from dtopk_storage.objects import redact
+from dtopk_storage.paths import AnyPath, PathLike, as_path
 
-_SECTIONS = {section.name: section.default_factory for section in dataclasses.fields(TrainJob)}
+_SECTIONS = {section.name: section.default_factory for section in dataclasses.fields(SweepJob)}
 _PATHS = (
     ("data", "store"),
     ("model", "label_cost"),
@@ -24,19 +29,22 @@ _PATHS = (
     ("cluster", "tls_ca"),
     ("cluster", "tls_cert"),
     ("cluster", "tls_key"),
+    ("submit", "log_directory"),
     ("output", "run_dir"),
     ("output", "state_url"),
 )
+_MAY_BE_FAR = ("store", "warm_start", "run_dir", "state_url")
+"""Keys among them that take addresses too."""
+_SECRET = re.compile(r"secret|password|passwd|token|credential|access_key", re.IGNORECASE)
+"""In the name of a key that no job has."""
 
 
-def load_job(
-    path: str | os.PathLike[str], overrides: Sequence[str] = (), *, run_dir: str = ""
-) -> TrainJob:
+def load_job(path: PathLike, overrides: Sequence[str] = (), *, run_dir: str = "") -> TrainJob:
     """Read a job file.
 
     Parameters
     ----------
-    path : path of a TOML file
+    path : path of a TOML file, or its address in an object store
         Relative paths inside it start at its folder.
     overrides : sequence of 'section.key=value'
         Values that replace the file's, read as TOML; what is not TOML is taken as a string.
@@ -53,9 +61,37 @@ def load_job(
     ------
     ValueError
         If the file is not TOML, is of a newer version, names an unknown section, key, loss or
-        solver, or has a value that its key does not take.
+        solver, has a value that its key does not take, or is that of a sweep.
     """
-    path = Path(path)
+    return _load(path, overrides, run_dir, is_sweep=False)
+
+
+def load_sweep(path: PathLike, overrides: Sequence[str] = (), *, run_dir: str = "") -> SweepJob:
+    """Read the job file of a sweep, as `load_job` reads that of one model.
+
+    Parameters
+    ----------
+    path : path of a TOML file, or its address in an object store
+    overrides : sequence of 'section.key=value'
+        There must be a section [sweep] in the file, or a key of it among these.
+    run_dir : str
+
+    Returns
+    -------
+    SweepJob
+
+    Raises
+    ------
+    ValueError
+        As `load_job`, or if there is no section [sweep].
+    """
+    job = _load(path, overrides, run_dir, is_sweep=True)
+    assert isinstance(job, SweepJob)
+    return job
+
+
+def _load(path: PathLike, overrides: Sequence[str], run_dir: str, *, is_sweep: bool) -> TrainJob:
+    path = as_path(path, name="JOB")
     in_file = f"In {str(path)!r}."
     tables = _read_tables(path)
     with _naming_place(in_file):
@@ -66,15 +102,16 @@ def load_job(
     for text in overrides:
         section, key, value = _parse_override(text)
         changes = {section: {key: value}}
-        with _naming_place(f"In --set {text}."):
+        with _naming_place(f"In --set {_hide_secrets(text, key)}."):
             _check_known(changes)
         _make_paths_absolute(changes, Path.cwd())
         tables.setdefault(section, {}).update(changes[section])
-        places[f"{section}.{key}"] = f"--set {text}"
+        places[f"{section}.{key}"] = f"--set {redact(text)}"
     if run_dir:
         tables["output"]["run_dir"] = run_dir
         _make_paths_absolute({"output": tables["output"]}, Path.cwd())
-        places["output.run_dir"] = f"--run-dir {run_dir}"
+        places["output.run_dir"] = f"--run-dir {redact(run_dir)}"
+    _check_sweep(tables, path, is_sweep)
     try:
         job = job_from_dict(tables)
         check_names(job)
@@ -87,6 +124,20 @@ def load_job(
     return job
 
 
+def _check_sweep(tables: Mapping[str, Any], path: AnyPath, is_sweep: bool) -> None:
+    """Refuse a sweep where one model is to be trained, and the reverse."""
+    if "sweep" in tables and not is_sweep:
+        raise ValueError(
+            f"job of one model must have no section [sweep], got one in {str(path)!r}, or by "
+            "--set. Run it with `dtopk sweep`, which trains all of its settings."
+        )
+    if is_sweep and "sweep" not in tables:
+        raise ValueError(
+            f"job of a sweep must have a section [sweep], got none in {str(path)!r}. Say what to "
+            "try, such as C = [0.1, 1, 10] in [sweep], or train one model with `dtopk train`."
+        )
+
+
 @contextlib.contextmanager
 def _naming_place(where: str) -> Iterator[None]:
     try:
@@ -96,14 +147,17 @@ def _naming_place(where: str) -> Iterator[None]:
 
 
 def job_from_dict(tables: Mapping[str, Any]) -> TrainJob:
-    """Make a job from its sections, each a dict, as `job_to_dict` gives them."""
+    """Make a job from its sections, each a dict, as `job_to_dict` gives them.
+
+    With a section 'sweep' it is a SweepJob.
+    """
     _check_known(tables)
     sections = {}
     for name, values in tables.items():
         if name != "version":
             section_type: Any = _SECTIONS[name]
             sections[name] = section_type(**values)
-    return TrainJob(**sections)
+    return SweepJob(**sections) if "sweep" in sections else TrainJob(**sections)
 
 
 def _check_known(tables: Mapping[str, Any]) -> None:
@@ -116,6 +170,11 @@ def _check_known(tables: Mapping[str, Any]) -> None:
         section_type: Any = _SECTIONS[name]
         known = [field.name for field in dataclasses.fields(section_type)]
         for key in values:
+            if key not in known and _SECRET.search(key):
+                raise ValueError(
+                    f"job must hold no credentials, got a key {key!r} in [{name}]. Put them into "
+                    "the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+                )
             if key not in known:
                 raise unknown_name(f"key in [{name}]", key, known)
 
@@ -145,7 +204,7 @@ def job_to_toml(job: TrainJob) -> str:
     return tomli_w.dumps(job_to_dict(job))
 
 
-def _read_tables(path: Path) -> dict[str, Any]:
+def _read_tables(path: AnyPath) -> dict[str, Any]:
     wanted = "JOB must be a TOML job file, as jobs/README.md describes,"
     if path.is_dir():
         raise ValueError(f"{wanted} got {str(path)!r}, which is a folder.")
@@ -167,7 +226,7 @@ def _read_tables(path: Path) -> dict[str, Any]:
     return tables
 
 
-def _check_version(tables: Mapping[str, Any], path: Path) -> None:
+def _check_version(tables: Mapping[str, Any], path: AnyPath) -> None:
     version = tables.get("version")
     where = f"In {str(path)!r}."
     if type(version) is not int or version < 1:
@@ -186,7 +245,7 @@ def _parse_override(text: str) -> tuple[str, str, Any]:
     name, equals, value = text.partition("=")
     section, dot, key = name.strip().partition(".")
     if not (equals and dot and section and key):
-        raise ValueError(f"--set must be section.key=value, got {text!r}.")
+        raise ValueError(f"--set must be section.key=value, got {redact(text)!r}.")
     return section, key, _parse_value(value.strip())
 
 
@@ -195,19 +254,33 @@ def _parse_value(text: str) -> Any:
         values = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
-    # More than one key: the text held a newline, so that it is no single TOML value.
-    return values["value"] if len(values) == 1 else text
+    # More than one key: the text held a newline, so that it is no single TOML value. A time, which
+    # no key takes, is meant as the text that a batch system reads.
+    is_value = len(values) == 1 and not isinstance(values["value"], datetime.time | datetime.date)
+    return values["value"] if is_value else text
 
 
-def _make_paths_absolute(tables: Mapping[str, Any], folder: Path) -> None:
+def _hide_secrets(text: str, key: str) -> str:
+    """Leave the value out of an override that looks like credentials."""
+    return f"{text.partition('=')[0]}=***" if _SECRET.search(key) else redact(text)
+
+
+def _make_paths_absolute(tables: Mapping[str, Any], folder: AnyPath) -> None:
     for section, key in _PATHS:
         value = tables.get(section, {}).get(key)
         if isinstance(value, str) and value and not _is_address(key, value):
-            tables[section][key] = os.path.normpath(folder.absolute() / Path(value).expanduser())
+            tables[section][key] = _join(folder, Path(value).expanduser())
+
+
+def _join(folder: AnyPath, path: Path) -> str:
+    if isinstance(folder, Path) or path.is_absolute():
+        return os.path.normpath(Path.cwd() / str(folder) / path)
+    scheme, _, place = folder.url.partition("://")
+    return f"{scheme}://{os.path.normpath(f'{place}/{path}')}"
 
 
 def _is_address(key: str, value: str) -> bool:
     """Tell an address, or what may be meant as one, from a path."""
     if key == "scheduler":
         return "://" in value or not value.endswith(SCHEDULER_FILE_ENDING)
-    return key in ("run_dir", "state_url") and "://" in value
+    return key in _MAY_BE_FAR and "://" in value

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from dtopk.engine import SOLVERS
 from dtopk.job.checks import JobValueError, check_choice
 from dtopk.job.config import TrainJob
+from dtopk.job.sweep_config import Setting, SweepJob, iter_grid, values_key
 from dtopk.losses import Loss, make_loss
 
 
@@ -61,8 +62,48 @@ def _read_matrix(path: Path) -> NDArray[np.float64]:
 
 def check_names(job: TrainJob) -> None:
     """Refuse a loss or solver that is not known, and parameters that the loss does not take."""
-    build_loss(job)
+    if isinstance(job, SweepJob):
+        list_settings(job)
+    else:
+        build_loss(job)
     check_choice("solver.name", job.solver.name, SOLVERS)
+
+
+def list_settings(job: SweepJob) -> tuple[list[Setting], dict[str, str]]:
+    """List the settings of a sweep, and those that are left out.
+
+    Parameters
+    ----------
+    job : SweepJob
+
+    Returns
+    -------
+    settings : list of Setting
+        Those of a loss follow each other, from small to large C.
+    left_out : dict of str to str
+        By the name of a setting whose loss does not take one of its values: why.
+
+    Raises
+    ------
+    ValueError
+        If a loss is not known, or has no setting left.
+    """
+    settings: list[Setting] = []
+    left_out: dict[str, str] = {}
+    grid = list(iter_grid(job))
+    for loss in dict.fromkeys(setting.loss for setting in grid):
+        fault = None
+        for setting in (each for each in grid if each.loss == loss):
+            try:
+                build_loss(setting.make_job(job, job.output.run_dir))
+                settings.append(setting)
+            except JobValueError as error:
+                left_out[setting.name] = str(error)
+                fault = fault or error
+        if fault is not None and not any(setting.loss == loss for setting in settings):
+            keys = (values_key(job, key.partition(".")[2]) for key in fault.keys)
+            raise JobValueError(str(fault), *keys) from fault
+    return settings, left_out
 
 
 @contextmanager

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import errno
 import logging
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,12 +30,13 @@ from dtopk.job.resumption import (
 )
 from dtopk.job.run_folder import RunFolder, RunRecord, name_run_folder
 from dtopk.job.scoring import evaluate_label_sets, evaluate_split, summarise_label_sets
+from dtopk.job.sweep_config import check_is_no_sweep
 from dtopk.job.workers import check_sight, open_workers, spread_problem
 from dtopk.losses import what_is_certified
 from dtopk.model import Model
 from dtopk.plots import draw_convergence, draw_topk_accuracy, save_png
 from dtopk_storage import FeatureStore, RunLock, RunState, open_run_state, open_store
-from dtopk_storage.files import size_on_disk
+from dtopk_storage.paths import AnyPath, PathLike, as_path, delete_tree, size_below
 
 if TYPE_CHECKING:
     from dtopk.launch import Client
@@ -50,7 +50,7 @@ _K_MAX = 10
 
 
 def train(
-    store: FeatureStore | str | os.PathLike[str],
+    store: FeatureStore | PathLike,
     job: TrainJob,
     *,
     client: "Client | None" = None,
@@ -65,7 +65,7 @@ def train(
 
     Parameters
     ----------
-    store : FeatureStore, or the path of one
+    store : FeatureStore, or the path of one, or its address in an object store
         Stands in for the job's `data.store`.
     job : TrainJob
         `dtopk.job.load_job` reads one from a file.
@@ -91,9 +91,10 @@ def train(
 
     An error after the first commit carries a note that says how to go on.
     """
-    opened = open_store(Path(store.path if isinstance(store, FeatureStore) else store).absolute())
-    job = _resolve(job, opened)
-    folder = RunFolder(path=Path(job.output.run_dir))
+    check_is_no_sweep(job)
+    given = store.path if isinstance(store, FeatureStore) else store
+    opened = open_store(as_path(given, name="data.store").absolute())
+    job, folder = _resolve(job, opened)
     folder.check_usable()
     goes_on = folder.find_checkpoint() is not None
     if goes_on:
@@ -108,21 +109,22 @@ def train(
             return _train_part(part, lock, workers, callbacks)
 
 
-def _resolve(job: TrainJob, store: FeatureStore) -> TrainJob:
-    """Put the paths in use into the job."""
+def _resolve(job: TrainJob, store: FeatureStore) -> tuple[TrainJob, RunFolder]:
+    """Put the paths in use into the job, and open its run folder."""
     run_dir = name_run_folder(job.output.run_dir).absolute()
-    return dataclasses.replace(
+    resolved = dataclasses.replace(
         job,
         data=dataclasses.replace(job.data, store=store.path),
         output=dataclasses.replace(job.output, run_dir=str(run_dir)),
     )
+    return resolved, RunFolder(path=run_dir)
 
 
 @contextlib.contextmanager
 def _lock(folder: RunFolder) -> Iterator[RunLock]:
     """Have the folder to this run, and leave none where nothing has come into it."""
     try:
-        with RunLock(folder.path) as lock:
+        with RunLock(str(folder.path)) as lock:
             yield lock
     finally:
         folder.delete_if_empty()
@@ -159,7 +161,7 @@ def _begin(problem: Problem, folder: RunFolder, workers: "Client | None") -> _Pa
         problem = dataclasses.replace(problem, start=None)
     state = open_run_state(record.state)
     state.delete_leftovers()
-    shutil.rmtree(folder.new_dual, ignore_errors=True)
+    delete_tree(folder.new_dual)
     return _Part(problem=problem, folder=folder, record=record, state=state)
 
 
@@ -181,7 +183,7 @@ def _make_record(problem: Problem, folder: RunFolder) -> RunRecord:
     return dataclasses.replace(record, state=state)
 
 
-def _is_same_job(path: Path, job: TrainJob) -> bool:
+def _is_same_job(path: AnyPath, job: TrainJob) -> bool:
     try:
         return flatten_job(load_job(path)) == flatten_job(job)
     except ValueError:
@@ -285,16 +287,18 @@ def _save_model(problem: Problem, folder: RunFolder, fitted: FitResult) -> Model
         if not (error.errno == errno.ENOSPC and _duals_take_the_room(folder, model)):
             raise
         logger.warning("The duals are not kept: they leave no room for the model.")
-        shutil.rmtree(folder.dual)
+        delete_tree(folder.dual)
         model.save(folder.model)
     return model
 
 
 def _duals_take_the_room(folder: RunFolder, model: Model) -> bool:
     """Tell whether a model that found no room would find some without the duals."""
+    if not isinstance(folder.path, Path):
+        return False
     needed = MODEL_OVERHEAD_BYTES + model.W.nbytes
     free = shutil.disk_usage(folder.path).free
-    return bool(folder.dual.is_dir() and free < needed <= free + size_on_disk(folder.dual))
+    return bool(folder.has_dual and free < needed <= free + size_below(folder.dual))
 
 
 @contextlib.contextmanager
@@ -326,7 +330,7 @@ def _report(
         topk_accuracy={},
         label_metrics={},
         n_skipped=problem.n_skipped,
-        duals_kept=folder.dual.is_dir(),
+        duals_kept=folder.has_dual,
         resumable=not is_final,
         resumed_at=part.record.resumed_at,
         written=(),

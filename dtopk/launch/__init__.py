@@ -1,5 +1,7 @@
 """Where workers come from: processes of this machine, or a Dask cluster that runs already.
 
+`dtopk.launch.submit` has whole runs trained by a batch system.
+
 Dask is imported when a cluster is opened and not before, since that takes most of a second.
 """
 

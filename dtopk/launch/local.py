@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 _HOST = "127.0.0.1"
 """Whoever reaches a Dask scheduler or worker can run code as its owner: nobody on other machines
 may."""
-_THREAD_VARIABLES = (
+THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -74,7 +74,7 @@ def local_cluster(options: ClusterOptions) -> Iterator[Client]:
         # Dask sets what workers inherit in this process, and again when it replaces a worker.
         stack.enter_context(_restoring_environment())
         with _restoring_environment():
-            os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
+            os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
             try:
                 cluster = LocalCluster(
                     n_workers=options.workers,
@@ -113,7 +113,7 @@ def _settings(threads: int, scratch: str) -> dict[str, Any]:
         # In place of Dask's own variables: one thread for each library, and MALLOC_TRIM_THRESHOLD_,
         # which makes malloc give back every array that is freed: copying a chunk of 16 MB into a
         # new array then takes twice the time, one of 1 MB ten times.
-        "distributed.nanny.pre-spawn-environ": dict.fromkeys(_THREAD_VARIABLES, threads),
+        "distributed.nanny.pre-spawn-environ": dict.fromkeys(THREAD_VARIABLES, threads),
         # A worker that was killed is back after some seconds; one that takes longer than this is
         # given up for good.
         "distributed.deploy.lost-worker-timeout": "60s",
@@ -151,7 +151,7 @@ def _tell_dashboard(client: Client) -> None:
 @contextlib.contextmanager
 def _restoring_environment() -> Iterator[None]:
     """Put the variables that workers are started with back to what they were."""
-    names = (*_THREAD_VARIABLES, "PYTHONHASHSEED")
+    names = (*THREAD_VARIABLES, "PYTHONHASHSEED")
     before = {name: os.environ.get(name) for name in names}
     try:
         yield

@@ -175,11 +175,13 @@ def test_an_interrupt_keeps_what_a_streamed_run_has_reached(data, tmp_path):
     assert result.certificate.dual_value == pytest.approx(dual, rel=1e-6)
 
 
-def test_a_request_to_end_is_taken_like_an_interrupt(data):
-    handler = signal.getsignal(signal.SIGTERM)
-    result = train(data, tol=1e-12, callbacks=[Interrupter(epoch=1, number=signal.SIGTERM)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_request_to_end_is_taken_like_an_interrupt_however_often_it_comes(data, number, times):
+    handler = signal.getsignal(number)
+    result = train(data, tol=1e-12, callbacks=[Interrupter(epoch=1, times=times, number=number)])
     assert result.stop_reason == "interrupted"
-    assert signal.getsignal(signal.SIGTERM) is handler
+    assert signal.getsignal(number) is handler
 
 
 def test_a_second_interrupt_drops_the_run_and_gives_the_handler_back(data):

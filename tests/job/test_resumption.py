@@ -239,7 +239,7 @@ def test_run_killed_before_its_first_commit_starts_again(store, make_long, caplo
     undisturbed = train(store, make_long("undisturbed", model=ModelSection(C=0.2)))
     folder = RunFolder(path=Path(make_long("killed").output.run_dir))
     folder.path.mkdir(parents=True)
-    shutil.copy(undisturbed.run_dir / "run.json", folder.record)
+    folder.record.write_bytes((undisturbed.run_dir / "run.json").read_bytes())
     record = dataclasses.replace(folder.read_record(), state=str(folder.state))
     folder.claim(record, job_to_toml(make_long("killed")))
     open_run_state(folder.state).write_array("1-abc", "W/0", np.zeros(3))
@@ -518,7 +518,11 @@ def test_damaged_state_is_named(store, make_long):
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ({"run_dir": "s3://bucket/run"}, r"output\.run_dir must be a folder on a file system, got"),
+        ({"run_dir": "sftp://host/run"}, r"output\.run_dir must be a path or an address such as"),
+        (
+            {"run_dir": "s3://k:secret@bucket/run"},
+            r"run_dir must be an address without cred",
+        ),
         ({"state_url": "ftp://host/states"}, r"output\.state_url: state of a run must be a path"),
     ],
 )

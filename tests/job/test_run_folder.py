@@ -147,3 +147,17 @@ def test_run_folder_refuses_other_placeholders(name):
         ValueError, match=r"output\.run_dir must have no placeholder but '\{time\}', got '\{"
     ):
         name_run_folder(name)
+
+
+def test_folder_with_nothing_but_a_submission_is_usable_and_keeps_it(folder, record):
+    log = folder.path / "submission" / "run.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("training\n")
+    folder.check_usable()
+    folder.claim(record, "version = 1\n")
+    folder.state.mkdir()
+    assert not folder.is_empty()
+    folder.release()
+    assert [path.name for path in folder.path.iterdir()] == ["submission"]
+    assert log.read_text() == "training\n"
+    folder.check_usable()

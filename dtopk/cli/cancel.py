@@ -1,0 +1,34 @@
+"""`dtopk cancel`: end a submitted run."""
+
+import shlex
+
+import click
+
+from dtopk.cli.output import answer
+from dtopk.cli.submission import find_submission, look_at
+from dtopk.launch.submit import make_back_end
+
+
+@click.command()
+@click.argument("run", metavar="RUN_DIR or JOB_ID")
+@click.option("--now", is_flag=True, help="Kill it, without a last commit.")
+def cancel(run: str, now: bool) -> None:
+    """End a submitted run, or take it out of the queue.
+
+    A run that has begun commits its state, works out its certificate and stops, which may take as
+    long as a pass over the rows. It can be submitted again later, and goes on.
+    """
+    folder = find_submission(run)
+    record = folder.read_record()
+    state = look_at(record)
+    what = f"{record.back_end} job {record.job_id}"
+    if state.phase == "ended":
+        answer(f"{what} has ended already ({state.word}).")
+        return
+    folder.cancelled.touch()
+    make_back_end(record.back_end).cancel(record, now=now)
+    shown = shlex.quote(record.run_dir)
+    if now or state.phase == "waiting":
+        answer(f"{what} is cancelled.")
+    else:
+        answer(f"{what} commits and stops; `dtopk status {shown}` says when it has ended.")

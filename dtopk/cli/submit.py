@@ -1,0 +1,229 @@
+"""`dtopk submit`: train in a batch system, or in the background of this machine."""
+
+import contextlib
+import dataclasses
+import getpass
+import re
+import shlex
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dtopk.cli.output import (
+    answer,
+    answer_json,
+    format_facts,
+    json_option,
+    tell,
+    tell_written,
+)
+from dtopk.cli.submission import (
+    dashboard_tunnel,
+    list_logs,
+    look_at,
+    tracking_place,
+)
+from dtopk.job import TrainJob, job_to_toml, load_job
+from dtopk.job.resumption import keep_resolved
+from dtopk.job.run_folder import RunFolder, name_run_folder
+from dtopk.launch import ClusterError
+from dtopk.launch.submit import (
+    BACK_ENDS,
+    BackEnd,
+    Submission,
+    SubmissionFolder,
+    SubmissionRecord,
+    make_back_end,
+    writing_for_no_others,
+)
+from dtopk_storage import open_store
+
+_NAME_CHARACTERS = 40
+
+
+@click.command()
+@click.argument("job_path", metavar="JOB.toml")
+@click.option(
+    "--to", "target", required=True, type=click.Choice(list(BACK_ENDS)),
+    help="The batch system; 'local': this machine, in the background.",
+)  # fmt: skip
+@click.option(
+    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE",
+    help="Replace a value of the job; may be given more than once.",
+)  # fmt: skip
+@click.option("--run-dir", default="", help="Folder of the run, instead of the job's.")
+@click.option("--dry-run", is_flag=True, help="Print what would be sent, and do nothing.")
+@json_option
+def submit(
+    job_path: str, target: str, overrides: tuple[str, ...], run_dir: str, dry_run: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    r"""Train as a job file says, in a batch system or in the background of this machine.
+
+    The section [submit] of the job says what is asked for; deploy/README.md describes it. The same
+    command again, after a run has stopped or failed, goes on with it where the run folder is
+    named. What is set in this shell's environment, the job gets.
+
+    \b
+    Examples:
+      dtopk submit job.toml --to local --run-dir runs/first
+      dtopk submit job.toml --to slurm --set submit.nodes=4 --dry-run
+      dtopk status runs/first
+    """
+    back_end = make_back_end(target)
+    job = _prepare_job(load_job(job_path, overrides, run_dir=run_dir), back_end)
+    submission = _make_submission(job)
+    sender = _choose_sender(back_end, submission)
+    script = back_end.make_script(submission)
+    if dry_run:
+        answer(_describe_scripts(back_end, submission, script))
+        return
+    sender.check_programs()
+    _check_free(submission.folder)
+    with writing_for_no_others():
+        record = _send(back_end, sender, submission, job, script)
+    tell_written(submission.folder.path)
+    if as_json:
+        answer_json(_describe(record, job))
+    else:
+        answer(format_facts(_describe(record, job)))
+        run = shlex.quote(record.run_dir)
+        tell(f"How it goes: dtopk status {run}; dtopk logs {run}. To end it: dtopk cancel {run}")
+
+
+def _prepare_job(job: TrainJob, back_end: BackEnd) -> TrainJob:
+    """Put in the place of the run, and the numbers on which its bits depend."""
+    named = name_run_folder(job.output.run_dir)
+    if not isinstance(named, Path):
+        raise ValueError(
+            f"output.run_dir must be a folder on a file system, that of this machine and the "
+            f"nodes, for the script and logs of a submitted run, got {str(named)!r}. Its state can "
+            "be in an object store: output.state_url."
+        )
+    folder = RunFolder(path=named.absolute())
+    folder.check_usable()
+    open_store(job.data.store)
+    options = job.submit.make_options()
+    try:
+        back_end.check(options)
+    except ValueError as error:
+        raise job.submit.blame(error) from error
+    job = dataclasses.replace(job, output=dataclasses.replace(job.output, run_dir=str(folder.path)))
+    if folder.find_checkpoint() is not None:
+        job = keep_resolved(job, folder)
+    if not back_end.needs:
+        return job
+    cluster = dataclasses.replace(
+        job.cluster,
+        partitions=job.cluster.partitions or options.n_workers,
+        threads_per_partition=job.cluster.threads_per_partition or options.threads_per_worker,
+    )
+    if cluster.min_workers > options.n_workers:
+        raise ValueError(
+            f"cluster.min_workers must be at most the {options.n_workers} workers that are asked "
+            f"for, submit.nodes times submit.processes, got {cluster.min_workers}."
+        )
+    return dataclasses.replace(job, cluster=cluster)
+
+
+def _make_submission(job: TrainJob) -> Submission:
+    folder = SubmissionFolder(run=Path(job.output.run_dir))
+    options = job.submit.make_options()
+    place, cluster = options.log_directory, job.cluster
+    name = re.sub(r"[^\w.-]+", "-", folder.run.name)[:_NAME_CHARACTERS]
+    is_on_disk = not job.output.state_url
+    return Submission(
+        folder=folder,
+        options=options,
+        log_dir=Path(place).absolute() / folder.run.name if place else folder.path,
+        name=f"dtopk-{name}",
+        state_file=str(RunFolder(path=folder.run).state / "state.json") if is_on_disk else "",
+        tls=(cluster.tls_ca, cluster.tls_cert, cluster.tls_key) if cluster.tls_ca else (),
+    )
+
+
+def _choose_sender(back_end: BackEnd, submission: Submission) -> BackEnd:
+    """Choose what starts the script: the batch system, or this machine."""
+    is_here = back_end.needs and submission.options.driver == "here"
+    return make_back_end("local") if is_here else back_end
+
+
+def _describe_scripts(back_end: BackEnd, submission: Submission, script: str) -> str:
+    if not (back_end.needs and submission.options.form == "workers"):
+        return script.rstrip("\n")
+    # Imported here, as dask-jobqueue is, which form 'nodes' does not need.
+    from dtopk.launch.submit.worker_jobs import describe_worker_jobs, make_worker_script
+
+    worker = make_worker_script(describe_worker_jobs(back_end.name, submission))
+    return (
+        f"{script}\n# The script of each worker's job, which the one above submits "
+        f"{submission.options.nodes} times; SCHEDULER and NAME are put in then:\n\n{worker}"
+    ).rstrip("\n")
+
+
+def _check_free(folder: SubmissionFolder) -> None:
+    """Refuse a run whose job is in the queue, or runs."""
+    if not folder.record.is_file():
+        return
+    record = folder.read_record()
+    if look_at(record).phase in ("waiting", "running"):
+        raise ValueError(
+            f"run folder must have no job under way, got {str(folder.run)!r}, whose "
+            f"{record.back_end} job {record.job_id} is. `dtopk status` shows it, `dtopk cancel` "
+            "ends it."
+        )
+
+
+def _send(
+    back_end: BackEnd, sender: BackEnd, submission: Submission, job: TrainJob, script: str
+) -> SubmissionRecord:
+    """Write the files of a submission, and send it; what is not taken leaves nothing."""
+    folder = submission.folder
+    is_new = not folder.record.is_file()
+    earlier: tuple[str, ...] = ()
+    if not is_new:
+        before = folder.read_record()
+        earlier = (*before.earlier, before.job_id)
+    folder.create()
+    try:
+        submission.log_dir.mkdir(parents=True, exist_ok=True)
+        for name in ("cancelled", "failures"):
+            (folder.path / name).unlink(missing_ok=True)
+        folder.job.write_text(job_to_toml(job), encoding="utf-8")
+        folder.script.write_text(script, encoding="utf-8")
+        back_end.prepare(submission)
+        record = sender.send(submission)
+    except (ClusterError, OSError):
+        if is_new:
+            shutil.rmtree(folder.path, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                folder.run.rmdir()
+        raise
+    record = dataclasses.replace(
+        record,
+        earlier=earlier,
+        form=submission.options.form if back_end.needs else "",
+        dashboard_port=submission.options.dashboard_port if back_end.needs else 0,
+    )
+    folder.write_record(record)
+    return record
+
+
+def _describe(record: SubmissionRecord, job: TrainJob) -> dict[str, Any]:
+    """Collect what there is to know where the job has not begun yet."""
+    name = socket.getfqdn()
+    login = f"{getpass.getuser()}@{record.host if name.startswith('localhost') else name}"
+    facts: dict[str, Any] = {
+        "job": record.job_id,
+        "to": record.back_end,
+        "run_folder": record.run_dir,
+        "logs": ", ".join(list_logs(record)),
+        **tracking_place(job, login),
+    }
+    if record.dashboard_port:
+        node = "127.0.0.1" if record.back_end == "local" else "NODE"
+        facts["dashboard"] = dashboard_tunnel(node, record.dashboard_port, login)
+    return facts

@@ -1,0 +1,477 @@
+"""Carry out a sweep: train a model of each setting, score all of them, and keep the best."""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from threadpoolctl import threadpool_limits
+
+from dtopk.atomic import write_text
+from dtopk.engine import Callback
+from dtopk.engine.memory import free_memory
+from dtopk.job.callbacks import HoldLock
+from dtopk.job.files import job_to_toml
+from dtopk.job.recording import check_tracking
+from dtopk.job.resumption import store_checksum
+from dtopk.job.run_folder import RunRecord, name_run_folder
+from dtopk.job.sweep_config import Setting, SweepJob
+from dtopk.job.sweep_folder import (
+    SweepFolder,
+    Unit,
+    UnitResult,
+    check_same_sweep,
+    keep_cluster,
+    make_folder,
+)
+from dtopk.job.sweep_plan import SweepPlan, plan_sweep
+from dtopk.job.sweep_recording import SweepRecorder, recording_sweep
+from dtopk.job.sweep_result import (
+    BestSetting,
+    SettingResult,
+    SweepResult,
+    find_best,
+    format_table_csv,
+)
+from dtopk.job.sweep_scoring import measure, measure_split, score_models
+from dtopk.job.sweep_training import UnitTrainer
+from dtopk.job.workers import open_workers, spread_problem
+from dtopk.model import Model
+from dtopk.plots import SweepLine, draw_sweep, save_png
+from dtopk_storage import FeatureStore, RunLock, open_store
+from dtopk_storage.paths import PathLike, as_path, delete_tree
+
+if TYPE_CHECKING:
+    from dtopk.launch import Client
+
+logger = logging.getLogger(__name__)
+
+_SHARE_OF_FREE = 0.3
+"""Share of the free memory that models may take which are scored together."""
+
+
+class SweepWatcher:
+    """What a caller can do while a sweep goes on; every method does nothing by default."""
+
+    def on_start(self, units: Sequence[Unit], n_done: int) -> None:
+        """Take note of what is to be trained, and of how much is done already.
+
+        Parameters
+        ----------
+        units : sequence of Unit
+            All trainings, the best ones that are trained anew left out.
+        n_done : int
+        """
+
+    def make_callbacks(self, unit: Unit) -> Sequence[Callback]:
+        """Return the callbacks of one training; they are called in threads that take turns."""
+        return ()
+
+    def on_done(self, unit: Unit, result: UnitResult) -> None:
+        """Take note that a training is done, and kept."""
+
+    def on_rows(self, what: str, done: int, total: int) -> None:
+        """Take note that models are scored: `done` of `total` rows of `what` are."""
+
+    def stop(self) -> None:
+        """Take note that nothing more comes; called after an error too."""
+
+
+def sweep(
+    store: FeatureStore | PathLike,
+    job: SweepJob,
+    *,
+    client: "Client | None" = None,
+    watcher: SweepWatcher | None = None,
+) -> SweepResult:
+    """Train a model of each setting of a job, and choose the best ones.
+
+    All of them are trained to their certificates in passes over the rows that they share, or on
+    workers one after the other. Each is kept as soon as it is done: the same call, after a kill or
+    an interrupt, trains what is missing. Then all are scored in one pass.
+
+    Parameters
+    ----------
+    store : FeatureStore, or the path of one, or its address in an object store
+        Stands in for the job's `data.store`.
+    job : SweepJob
+        `dtopk.job.load_sweep` reads one from a file.
+    client : distributed.Client, optional
+        Of the workers to train on, instead of those that the job's section [cluster] names.
+    watcher : SweepWatcher, optional
+        Told how it goes.
+
+    Returns
+    -------
+    SweepResult
+
+    Raises
+    ------
+    ValueError
+        If the job is at odds with itself, the store or the sweep in its folder, or the folder is in
+        use.
+    dtopk.launch.ClusterError
+        If workers do not start or come, or too few are left.
+    OSError
+        If a model or the result cannot be written.
+    """
+    if not isinstance(job, SweepJob):
+        raise ValueError(
+            f"job must be a SweepJob, with a section [sweep], got a {type(job).__name__}. "
+            "dtopk.job.load_sweep reads one."
+        )
+    given = store.path if isinstance(store, FeatureStore) else store
+    opened = open_store(as_path(given, name="data.store").absolute())
+    job, folder = _resolve(job, opened)
+    folder.check_usable()
+    record = folder.read_record()
+    in_workers = client is not None or job.cluster.kind != "none"
+    if record is not None:
+        check_same_sweep(job, store_checksum(opened), folder, record)
+        job = keep_cluster(job, folder.load_job()) if in_workers else job
+    plan = plan_sweep(opened, job, folder, in_workers=in_workers)
+    check_tracking(job)
+    if record is None:
+        record = RunRecord(store_checksum=store_checksum(opened))
+    watcher = watcher or SweepWatcher()
+    try:
+        with _lock(folder) as lock, open_workers(job.cluster, client) as workers:
+            folder.check_usable()
+            plan = _spread(plan, workers)
+            with _keeping_what_is_done(plan):
+                return _Sweep(plan, record, lock, workers, watcher).run()
+    finally:
+        watcher.stop()
+
+
+def _resolve(job: SweepJob, store: FeatureStore) -> tuple[SweepJob, SweepFolder]:
+    """Put the paths in use into the job, and open its folder."""
+    run_dir = name_run_folder(job.output.run_dir).absolute()
+    resolved = dataclasses.replace(
+        job,
+        data=dataclasses.replace(job.data, store=store.path),
+        output=dataclasses.replace(job.output, run_dir=str(run_dir)),
+    )
+    return resolved, SweepFolder(path=run_dir)
+
+
+@contextlib.contextmanager
+def _lock(folder: SweepFolder) -> Iterator[RunLock]:
+    try:
+        with RunLock(str(folder.path)) as lock:
+            yield lock
+    finally:
+        folder.run.delete_if_empty()
+
+
+def _spread(plan: SweepPlan, workers: "Client | None") -> SweepPlan:
+    """Decide how the work is cut on workers, where the job leaves it open."""
+    if workers is None:
+        return plan
+    problems = {
+        family: spread_problem(problem, workers, 0) for family, problem in plan.problems.items()
+    }
+    cluster = next(iter(problems.values())).job.cluster
+    return dataclasses.replace(
+        plan, job=dataclasses.replace(plan.job, cluster=cluster), problems=problems
+    )
+
+
+@contextlib.contextmanager
+def _keeping_what_is_done(plan: SweepPlan) -> Iterator[None]:
+    """After an error say how to go on; a sweep of which nothing is done leaves nothing."""
+    try:
+        yield
+    except BaseException as error:
+        n_done = 0
+        with contextlib.suppress(OSError, ValueError):
+            n_done = sum(plan.folder.find_result(unit) is not None for unit in plan.units)
+        if n_done:
+            error.add_note(
+                f"{n_done} of {len(plan.units)} models are done and kept in "
+                f"{str(plan.folder.path)!r}; the same command goes on, with --run-dir "
+                f"{plan.folder.quoted}."
+            )
+        elif not any((plan.folder.path / name).exists() for name in ("settings", "best")):
+            plan.folder.run.release()
+        raise
+
+
+class _Sweep:
+    """A sweep from its start, or from where it is taken up again, to its end."""
+
+    def __init__(
+        self,
+        plan: SweepPlan,
+        record: RunRecord,
+        lock: RunLock,
+        workers: "Client | None",
+        watcher: SweepWatcher,
+    ) -> None:
+        self._plan = plan
+        self._folder = plan.folder
+        self._record = record
+        self._workers = workers
+        self._watcher = watcher
+        self._hold = HoldLock(lock, plan.folder.run)
+        self._trainer = UnitTrainer(plan, self._make_callbacks, self._take)
+        self._recorder: SweepRecorder | None = None
+        self._began = time.perf_counter()
+
+    def run(self) -> SweepResult:
+        """Train, score and choose."""
+        make_folder(self._folder.path)
+        self._folder.write_record(self._record)
+        write_text(self._folder.job, job_to_toml(self._plan.job))
+        for name, why in self._plan.left_out.items():
+            logger.info("Left out: %s. %s", name, why)
+        with recording_sweep(self._plan, self._record) as self._recorder:
+            self._record_what_is_done()
+            result = self._run()
+            if self._recorder is not None:
+                self._recorder.finish(result)
+                result = dataclasses.replace(result, mlflow=self._recorder.parent.describe())
+                self._write_result(result)
+        return dataclasses.replace(result, written=self._folder.list_written())
+
+    def _run(self) -> SweepResult:
+        missing = [unit for unit in self._plan.units if self._folder.find_result(unit) is None]
+        self._watcher.on_start(self._plan.units, len(self._plan.units) - len(missing))
+        self._train(missing)
+        interrupted = self._trainer.n_trained < len(missing)
+        done = self._list_done()
+        settings = self._score(done)
+        result = SweepResult(
+            run_dir=self._folder.path,
+            settings=tuple(settings),
+            best={},
+            metrics=self._plan.metrics,
+            n_settings=len(self._plan.settings),
+            n_trained=self._trainer.n_trained,
+            left_out=self._plan.left_out,
+            chosen_on=self._plan.chosen_on,
+            tol=self._plan.job.solver.tol,
+            seconds=time.perf_counter() - self._began,
+            interrupted=interrupted,
+            mlflow={} if self._recorder is None else self._recorder.parent.describe(),
+        )
+        self._write_table(result)
+        chosen = {metric: find_best(settings, metric) for metric in self._plan.metrics}
+        found = {metric: each for metric, each in chosen.items() if each is not None}
+        if not interrupted:
+            interrupted = not self._refit([each.setting for each in found.values()])
+        best = self._keep_best(found)
+        result = dataclasses.replace(
+            result,
+            best=best,
+            interrupted=interrupted,
+            n_trained=self._trainer.n_trained,
+            seconds=time.perf_counter() - self._began,
+        )
+        self._write_result(result)
+        self._draw(result)
+        return dataclasses.replace(result, written=self._folder.list_written())
+
+    # Training.
+
+    def _train(self, units: Sequence[Unit]) -> None:
+        if not units:
+            return
+        if self._workers is None:
+            self._trainer.train_together(units)
+        else:
+            self._trainer.train_on_workers(units, self._workers, self._record)
+            self._trainer.tidy()
+
+    def _make_callbacks(self, unit: Unit) -> Sequence[Callback]:
+        return [*self._watcher.make_callbacks(unit), self._hold]
+
+    def _take(self, unit: Unit, result: UnitResult) -> None:
+        self._watcher.on_done(unit, result)
+        if self._recorder is not None and not unit.refit and self._is_done(unit.setting):
+            self._recorder.record_setting(unit.setting)
+
+    def _is_done(self, setting: Setting) -> bool:
+        units = self._plan.units_of(setting)
+        return all(self._folder.find_result(unit) is not None for unit in units)
+
+    def _record_what_is_done(self) -> None:
+        """Record settings that were done while the tracker was away, or before a kill."""
+        if self._recorder is None:
+            return
+        for setting in self._plan.settings:
+            if self._is_done(setting):
+                self._recorder.record_setting(setting)
+
+    def _list_done(self) -> list[Setting]:
+        return [setting for setting in self._plan.settings if self._is_done(setting)]
+
+    def _needs_refit(self) -> bool:
+        sweep = self._plan.job.sweep
+        return sweep.refit or bool(sweep.folds)
+
+    def _refit(self, settings: Sequence[Setting]) -> bool:
+        """Train the best settings on all rows that there are; say whether that was done."""
+        if not self._needs_refit():
+            return True
+        wanted = [Unit(setting=setting, refit=True) for setting in dict.fromkeys(settings)]
+        missing = [unit for unit in wanted if self._find_refit(unit) is None]
+        for unit in missing:
+            delete_tree(self._folder.unit(unit))
+        before = self._trainer.n_trained
+        self._train(missing)
+        return self._trainer.n_trained == before + len(missing)
+
+    def _find_refit(self, unit: Unit) -> UnitResult | None:
+        """Read what a training anew came to, if it was on the rows that are asked for now."""
+        found = self._folder.find_result(unit)
+        if found is not None and found.splits != self._plan.splits_of(unit):
+            return None
+        return found
+
+    # Scoring.
+
+    def _score(self, settings: Sequence[Setting]) -> list[SettingResult]:
+        """Score all models on the rows that they are chosen on."""
+        folds = self._plan.number_folds()
+        metrics = []
+        for part in self._cut_by_memory(settings):
+            models = [
+                [self._folder.load_model(unit) for unit in self._plan.units_of(setting)]
+                for setting in part
+            ]
+            split = self._plan.scored_split
+            with self._using_threads():
+                counts = score_models(
+                    models, self._plan.store, split, folds=folds, progress=self._tell_rows(split)
+                )
+            threshold_metric = self._plan.job.data.threshold_metric
+            metrics += [measure(each, threshold_metric) for each in counts]
+        results = []
+        for setting, measured in zip(settings, metrics, strict=True):
+            found = [self._folder.find_result(unit) for unit in self._plan.units_of(setting)]
+            units = [each for each in found if each is not None]
+            results.append(SettingResult.of_units(setting, units, measured))
+        return results
+
+    def _cut_by_memory(self, settings: Sequence[Setting]) -> Iterator[Sequence[Setting]]:
+        """Cut settings into parts whose models fit into memory together."""
+        if not settings:
+            return
+        resources = self._plan.job.resources
+        limit = resources.memory_limit_bytes or int(_SHARE_OF_FREE * free_memory())
+        itemsize = 8 if self._plan.job.solver.dtype == "float64" else 4
+        store, n_folds = self._plan.store, max(self._plan.job.sweep.folds, 1)
+        own = n_folds * store.n_features * store.n_classes * itemsize
+        n_models = max(limit // own, 1)
+        for first in range(0, len(settings), n_models):
+            yield settings[first : first + n_models]
+
+    @contextlib.contextmanager
+    def _using_threads(self) -> Iterator[None]:
+        with threadpool_limits(self._plan.job.resources.threads or None, user_api="blas"):
+            yield
+
+    def _tell_rows(self, split: str) -> Callable[[int, int], None]:
+        return lambda done, total: self._watcher.on_rows(split, done, total)
+
+    # The best.
+
+    def _keep_best(self, found: dict[str, SettingResult]) -> dict[str, BestSetting]:
+        """Copy the models of the best settings, and measure them on the splits of the job."""
+        delete_tree(self._folder.path / "best")
+        best = {}
+        for metric, each in found.items():
+            unit = self._find_unit(each.setting)
+            trained = None if unit is None else self._folder.find_result(unit)
+            if unit is None or trained is None:
+                continue
+            model = self._folder.load_model(unit)
+            model = dataclasses.replace(model, threshold=each.metrics.get("threshold", 0.0))
+            path = self._folder.best(metric)
+            make_folder(path)
+            model.save(path / "model.npz")
+            best[metric] = BestSetting(
+                metric=metric,
+                value=each.metrics[metric],
+                result=each,
+                trained=trained,
+                refit=unit.refit,
+                model=model,
+                model_path=path / "model.npz",
+                evaluated={},
+            )
+        return self._evaluate(best)
+
+    def _find_unit(self, setting: Setting) -> Unit | None:
+        """Find the training whose model stands for a setting; None: it was not come to."""
+        refit = Unit(setting=setting, refit=True)
+        if self._needs_refit() and self._find_refit(refit) is not None:
+            return refit
+        return None if self._plan.job.sweep.folds else Unit(setting=setting)
+
+    def _evaluate(self, best: dict[str, BestSetting]) -> dict[str, BestSetting]:
+        models: dict[Setting, Model] = {each.result.setting: each.model for each in best.values()}
+        if not models:
+            return best
+        for split in self._plan.job.data.evaluate:
+            with self._using_threads():
+                counts = score_models(
+                    [[model] for model in models.values()], self._plan.store, split,
+                    progress=self._tell_rows(split),
+                )  # fmt: skip
+            measured = {
+                setting: measure_split(count, model.threshold)
+                for (setting, model), count in zip(models.items(), counts, strict=True)
+            }
+            best = {
+                metric: dataclasses.replace(
+                    each,
+                    evaluated={**each.evaluated, split: measured[each.result.setting]},
+                )
+                for metric, each in best.items()
+            }
+        return best
+
+    # Writing.
+
+    def _write_table(self, result: SweepResult) -> None:
+        write_text(self._folder.table, format_table_csv(result.settings))
+
+    def _write_result(self, result: SweepResult) -> None:
+        text = json.dumps(_without_nan(result.to_dict()), indent=2)
+        write_text(self._folder.result, text + "\n")
+
+    def _draw(self, result: SweepResult) -> None:
+        lines: dict[str, SweepLine] = {}
+        for each in result.settings:
+            label = each.setting.describe_family()
+            line = lines.setdefault(label, SweepLine(label=label, points=[]))
+            line.points.append((each.setting.C, each.certified, each.metrics))
+        if not lines:
+            return
+        chosen = {
+            metric: (best.result.setting.describe_family(), best.result.setting.C)
+            for metric, best in result.best.items()
+        }
+        figure = draw_sweep(
+            list(lines.values()), result.metrics, chosen=chosen, chosen_on=result.chosen_on
+        )
+        try:
+            save_png(figure, self._folder.figure)
+        except OSError as error:
+            logger.warning("The figure is not written: %s.", error)
+
+
+def _without_nan(value: object) -> object:
+    """Put null in the place of numbers that JSON lacks."""
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(item) for item in value]
+    if isinstance(value, float) and value != value:
+        return None
+    return value

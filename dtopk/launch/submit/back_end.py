@@ -1,0 +1,189 @@
+"""What every back end does: write a script, send it, and tell what has become of its job."""
+
+import abc
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from dtopk.launch.errors import ClusterError
+from dtopk.launch.submit.options import SubmitOptions
+from dtopk.launch.submit.record import SubmissionFolder, SubmissionRecord
+
+Phase = Literal["waiting", "running", "ended", "unknown"]
+_COMMAND_S = 60.0
+"""Seconds in which a command of the batch system must answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """What is to be submitted."""
+
+    folder: SubmissionFolder
+    """Where its files go; it need not be there yet."""
+    options: SubmitOptions
+    """What the batch job asks for."""
+    log_dir: Path
+    """Folder of the logs."""
+    name: str
+    """What the job is called in the queue."""
+    state_file: str = ""
+    """The file that changes with every commit of the run; empty: it is not on a file system."""
+    tls: tuple[str, ...] = ()
+    """Paths of the authority's certificate, the certificate and its key; empty: no TLS."""
+    python: str = field(default_factory=lambda: sys.executable)
+    """The interpreter, which must be there on the nodes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobState:
+    """What the batch system says of a job."""
+
+    phase: Phase
+    """Whether it waits, runs, or has ended."""
+    word: str
+    """The state in the batch system's own word."""
+    reason: str = ""
+    """Why, as the batch system says it; empty: it does not."""
+    nodes: str = ""
+    """Nodes that it has, or had."""
+    driver_node: str = ""
+    """The node of the script."""
+    restarts: int = 0
+    """Times that the batch system started it again."""
+    failure: str = ""
+    """'out_of_memory', 'walltime', 'node' or 'cancelled', where that is known."""
+
+
+class BackEnd(abc.ABC):
+    """A batch system, or what stands for one."""
+
+    name: ClassVar[str]
+    """By which the command line and the record know it."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """The programs that must be there to submit."""
+
+    def check(self, options: SubmitOptions) -> None:
+        """Refuse options that this back end cannot serve.
+
+        Raises
+        ------
+        ValueError
+        """
+        options.check_batch()
+
+    @abc.abstractmethod
+    def make_script(self, submission: Submission) -> str:
+        """Write the script, which is all that is sent."""
+
+    def prepare(self, submission: Submission) -> None:  # noqa: B027 - most have nothing to do
+        """Write what the script reads beside the job."""
+
+    @abc.abstractmethod
+    def send(self, submission: Submission) -> SubmissionRecord:
+        """Submit the script, which is in its folder.
+
+        Raises
+        ------
+        ClusterError
+            If the batch system does not take it.
+        """
+
+    @abc.abstractmethod
+    def look(self, record: SubmissionRecord) -> JobState:
+        """Ask what has become of a job.
+
+        Raises
+        ------
+        ClusterError
+            If the batch system does not answer.
+        """
+
+    @abc.abstractmethod
+    def cancel(self, record: SubmissionRecord, *, now: bool) -> None:
+        """End a job: with a last commit, or at once.
+
+        Raises
+        ------
+        ClusterError
+            If the batch system does not do it.
+        """
+
+    def make_record(
+        self, submission: Submission, job_id: str, process_began: float = 0.0
+    ) -> SubmissionRecord:
+        """Make the record of a job that was sent."""
+        options = submission.options
+        return SubmissionRecord(
+            back_end=self.name,
+            job_id=job_id,
+            host=socket.gethostname(),
+            process_began=process_began,
+            run_dir=str(submission.folder.run),
+            log_dir=str(submission.log_dir),
+            form=options.form if self.needs else "",
+            dashboard_port=options.dashboard_port if self.needs else 0,
+        )
+
+    def check_programs(self) -> None:
+        """Refuse a machine that lacks the batch system's programs.
+
+        Raises
+        ------
+        ClusterError
+        """
+        for program in self.needs:
+            if shutil.which(program) is None:
+                raise ClusterError(
+                    f"the program {program!r} must be on the PATH to submit to {self.name!r}, but "
+                    "it is not. Submit from a login node of the cluster."
+                )
+
+
+def run_program(
+    arguments: Sequence[str], *, stdin: str | None = None, may_fail: bool = False
+) -> str:
+    """Run a program of the batch system and return what it says.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+    stdin : str, optional
+        What it reads.
+    may_fail : bool
+        Return '' where it fails.
+
+    Raises
+    ------
+    ClusterError
+        If it is not there, fails, or does not answer in time.
+    """
+    try:
+        done = subprocess.run(
+            list(arguments),
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=True,
+            timeout=_COMMAND_S,
+        )
+    except FileNotFoundError as error:
+        raise ClusterError(
+            f"the program {arguments[0]!r} must be on the PATH, but it is not. Go to a login node "
+            "of the cluster."
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise ClusterError(
+            f"`{shlex.join(arguments)}` must answer within {_COMMAND_S:g} s, but it does not."
+        ) from error
+    if done.returncode == 0:
+        return done.stdout
+    if may_fail:
+        return ""
+    said = " ".join((done.stderr or done.stdout).split()).rstrip(".")
+    raise ClusterError(f"`{shlex.join(arguments)}` failed with status {done.returncode}: {said}.")
