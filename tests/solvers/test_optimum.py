@@ -86,7 +86,7 @@ def test_certified_value_equals_that_of_a_convex_solver(loss, n_classes, seed):
     X, y, weight, C = random_problem(loss, seed, n_classes)
     # Without smoothing the last digits take thousands of passes over few rows.
     tol = 1e-8 if loss.smooth else 0.9 * AGREEMENT
-    options = {"C": C, "weight": weight, "tol": tol, "acceleration": "auto"}
+    options = {"C": C, "weight": weight, "tol": tol, "acceleration": "auto", "max_epochs": 20_000}
     result = train(loss, X, y, n_classes=n_classes, **options)
     assert result.stop_reason == "tolerance"
     expected = optimum_by_cvxpy(loss, X, y, C * weight, n_classes)
