@@ -57,7 +57,9 @@ def optimum_by_cvxpy(loss, X, y, costs, n_classes=N_CLASSES):
         for x, label, c in zip(X, y, costs, strict=True)
         if c > 0
     ]
-    problem = cp.Problem(cp.Minimize(cp.sum(cp.hstack(losses)) + 0.5 * cp.sum_squares(W)))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Objective contains too many subexpressions")
+        problem = cp.Problem(cp.Minimize(cp.sum(cp.hstack(losses)) + 0.5 * cp.sum_squares(W)))
     # Exponential cones cannot always be solved to the last digits wanted; all are below AGREEMENT.
     for tol in (1e-9, 1e-8, 5e-8):
         with warnings.catch_warnings():
