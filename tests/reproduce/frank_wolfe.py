@@ -47,7 +47,7 @@ OPTIMA: dict[tuple[object, ...], float] = {}
 
 
 def trace_solver(config, folder, task):
-    """Train once; return P and D of some of the passes, relative to the optimum."""
+    """Train once; return the least P and the gap to the greatest D so far, at some of the passes."""
     X, y = load_set(config["sets"][task["set"]], folder, task["seed"])
     rows = ArrayRows(X, y, int(y.max()) + 1)
     loss = make_loss("weighted_usunier", rho=config["rho"], gamma=task["gamma"], smoothing="moreau")
@@ -62,14 +62,16 @@ def trace_solver(config, folder, task):
         **common, tol=config["tol"], max_epochs=config["max_passes"], acceleration="auto", **solver
     )
     history = fit(rows, loss, options).history
+    primal = np.minimum.accumulate([record.primal for record in history])
+    gap = primal - np.maximum.accumulate([record.dual_value for record in history])
     wanted = np.unique(np.geomspace(1, len(history), SHOWN).round().astype(int)) - 1
     return [
         task
         | {
             "epoch": history[place].epoch,
             "seconds": f"{history[place].seconds:.4f}",
-            "error": f"{history[place].primal / scale - 1:.4e}",
-            "gap": f"{history[place].relative_gap:.4e}",
+            "error": f"{primal[place] / scale - 1:.4e}",
+            "gap": f"{gap[place] / primal[place]:.4e}",
         }
         for place in wanted
     ]
