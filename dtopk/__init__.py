@@ -11,7 +11,7 @@ train : function
     Train from a feature store and a job; see `dtopk.job`.
 sweep : function
     Train a model of each setting of a job and choose the best; see `dtopk.job`.
-TopKClassifier, MultilabelClassifier, KernelTopKClassifier : class
+TopKClassifier, TopKClassifierCV, MultilabelClassifier, KernelTopKClassifier : class
     The scikit-learn estimators; see `dtopk.estimators`.
 load_model, Model : function, class
     Read a trained model and predict with it; see `dtopk.model`.
@@ -27,7 +27,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dtopk.estimators import KernelTopKClassifier, MultilabelClassifier, TopKClassifier
+    from dtopk.estimators import (
+        KernelTopKClassifier,
+        MultilabelClassifier,
+        TopKClassifier,
+        TopKClassifierCV,
+    )
     from dtopk.job import sweep, train
     from dtopk.losses import make_loss
     from dtopk.model import Model, load_model
@@ -40,6 +45,7 @@ __all__ = [
     "Model",
     "MultilabelClassifier",
     "TopKClassifier",
+    "TopKClassifierCV",
     "__version__",
     "load_model",
     "make_loss",
@@ -53,6 +59,7 @@ _HOME = {
     "Model": "dtopk.model",
     "MultilabelClassifier": "dtopk.estimators",
     "TopKClassifier": "dtopk.estimators",
+    "TopKClassifierCV": "dtopk.estimators",
     "load_model": "dtopk.model",
     "make_loss": "dtopk.losses",
     "open_store": "dtopk_storage",

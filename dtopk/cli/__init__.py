@@ -24,7 +24,9 @@ _COMMANDS = {
     "cancel": "End a submitted run.",
     "evaluate": "Show how accurate a model is on a store.",
     "predict": "Write the best classes of every row to a file.",
+    "report": "Write one HTML page about some runs.",
     "losses": "List the losses and what they take.",
+    "track": "Send MLflow what a run has kept while MLflow was away.",
     "ui": "Serve the runs recorded with MLflow as web pages.",
     "bench": "Measure the speed of training on this machine.",
 }
@@ -85,8 +87,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     The exit status is 0, or 2 for what was given, 1 for what failed, 130 for an interrupt
     (SIGINT; in training also SIGTERM and SIGUSR1).
     """
-    # These belong to the process, which is ours: no reports to MLflow's makers, and a tracking
-    # server that is away is given up in seconds rather than minutes.
+    # The process is ours: no reports to MLflow's makers.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     sys.exit(run_and_report(dtopk, arguments))

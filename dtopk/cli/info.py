@@ -26,7 +26,7 @@ _NAMES_SHOWN = 5
 )  # fmt: skip
 @json_option
 def info(path: str, verify: bool, as_json: bool) -> None:
-    """Show what a feature store, a run folder or a model file holds.
+    """Show what a feature store, the folder of a run or sweep, or a model file holds.
 
     \b
     Examples:
@@ -56,6 +56,11 @@ def _describe(path: str, verify: bool) -> tuple[dict[str, Any], str]:
             error.add_note("If it holds features, make a store of it with `dtopk ingest`.")
             raise
         return fields, format_model(fields)
+    if (place / "sweep-run.json").is_file():
+        from dtopk.cli.sweep_info import describe_sweep, format_sweep
+
+        fields = describe_sweep(path, verify=verify)
+        return fields, format_sweep(fields)
     if (place / "job.toml").is_file():
         from dtopk.cli.run_info import describe_run, format_run
 

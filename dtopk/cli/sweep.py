@@ -89,11 +89,9 @@ def _describe_training(result: SweepResult) -> str:
         f"{n_done:,} of {result.n_settings:,} settings"
     )  # fmt: skip
     proved = "all" if n_certified == n_done else f"{n_certified:,}"
+    certified = f", {proved} certified to a relative gap of {result.tol:g}" if n_done else " done"
     models = "1 model" if result.n_trained == 1 else f"{result.n_trained:,} models"
-    return (
-        f"{done}, {proved} certified to a relative gap of {result.tol:g}; {models} trained, "
-        f"{result.seconds:.1f} s"
-    )
+    return f"{done}{certified}; {models} trained, {result.seconds:.1f} s"
 
 
 def _describe_best(best: list[BestSetting], chosen_on: str) -> str:
@@ -119,20 +117,20 @@ def _describe_gap(best: BestSetting) -> str:
 
 def _describe_edges(result: SweepResult) -> list[str]:
     """Say of which metrics the best C is the first or the last one that was tried."""
-    lines = []
+    at_ends: dict[tuple[float, str], list[str]] = {}
     for each in result.best.values():
         setting = each.result.setting
-        family = [
-            other.setting.C for other in result.settings
-            if other.setting.family == setting.family
-        ]  # fmt: skip
-        ends = {min(family): "smaller", max(family): "larger"}
-        if len(family) > 1 and setting.C in ends:
-            lines.append(
-                f"The best C by {each.metric}, {setting.C:g}, is at the end of those tried: "
-                f"{ends[setting.C]} ones may be better."
-            )
-    return lines
+        tried = [
+            other.setting.C for other in result.settings if other.setting.family == setting.family
+        ]
+        ends = {min(tried): "smaller", max(tried): "larger"}
+        if len(tried) > 1 and setting.C in ends:
+            at_ends.setdefault((setting.C, ends[setting.C]), []).append(each.metric)
+    return [
+        f"The best C by {', '.join(metrics)}, {C:g}, is at the end of those tried: {which} ones "
+        "may be better."
+        for (C, which), metrics in at_ends.items()
+    ]
 
 
 def format_metric(metric: str, value: float) -> str:

@@ -12,8 +12,8 @@ from rich.table import Column
 
 from dtopk.cli.output import tell, telling_above
 from dtopk.engine import Callback, EpochRecord, FitInfo
-from dtopk.job.sweeping import SweepWatcher
 from dtopk.job.sweep_folder import Unit, UnitResult
+from dtopk.job.sweeping import SweepWatcher
 
 _LINE_INTERVAL_S = 5.0
 """Without a terminal, so many seconds pass between two lines on models that are in work."""
@@ -53,7 +53,7 @@ def describe_start(units: Sequence[Unit], n_done: int) -> str:
     n_folds = max(unit.fold for unit in units)
     models = "1 model" if len(units) == 1 else f"{len(units):,} models"
     what = f"{models}: {n_settings:,} settings in {n_folds} folds" if n_folds else models
-    return f"training {what}" + (f"; {n_done:,} are done already" if n_done else "")
+    return f"training {what}" + (f"; {n_done:,} done already" if n_done else "")
 
 
 class SweepLines(SweepWatcher):
@@ -205,16 +205,19 @@ class _UnitBar(Callback):
         self._bars = bars
         self._unit = unit
         self._task: TaskID | None = None
+        self._is_compiling = False
 
     def on_start(self, info: FitInfo) -> None:
-        self._task = self._bars.add_task(
-            self._unit.describe(), total=info.n_samples, state="epoch 1"
-        )
+        self._task = self._bars.add_task(self._unit.name, total=info.n_samples, state="epoch 1")
 
     def on_compile(self) -> None:
+        self._is_compiling = True
         self._show(state="compiling, or loading what is compiled")
 
     def on_rows(self, rows: int) -> None:
+        if self._is_compiling:
+            self._show(state="epoch 1")
+            self._is_compiling = False
         if self._task is not None:
             self._bars.update(self._task, completed=rows)
 

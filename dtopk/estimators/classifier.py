@@ -589,7 +589,11 @@ class TopKClassifier(ClassifierMixin, CertifiedLinearModel):
 
     def _keep(self, result: FitResult, classes: Array) -> None:
         """Take over what training reached; warn where that is not what was asked for."""
-        W, intercept = result.W, result.intercept
+        self._keep_weights(result.W, result.intercept, classes)
+        self._take_over(result)
+
+    def _keep_weights(self, W: Array, intercept: Array, classes: Array) -> None:
+        """Keep the weights of all classes in scikit-learn's shapes."""
         if len(classes) == 2:
             W, intercept = (W[:, 1:] - W[:, :1]), intercept[1:] - intercept[:1]
             if not self._make_loss().compares_classes:
@@ -598,7 +602,6 @@ class TopKClassifier(ClassifierMixin, CertifiedLinearModel):
         self.classes_ = classes
         self.coef_ = np.ascontiguousarray(W.T)
         self.intercept_ = intercept
-        self._take_over(result)
 
     def _check_dask(self, X: DaskArray, *, reset: bool = False) -> None:
         """Check the features of a Dask array as far as they are known before it is computed."""

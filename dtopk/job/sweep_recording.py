@@ -129,7 +129,13 @@ class SweepRecorder:
             for name, metrics in best.evaluated.items():
                 run.log_metrics(_name_metrics(name, metrics), step=each.epochs)
             if isinstance(best.model_path, Path):
-                run.log_model(best.model_path)
+                # One model can be the champion: that of the first metric, if it is certified.
+                is_first = won[0] == result.metrics[0] and best.trained.certified
+                run.log_model(
+                    best.model_path,
+                    register_as=job.tracking.register_as if is_first else "",
+                    alias=job.tracking.alias if is_first else "",
+                )
         run.end(
             status="FINISHED",
             tags={

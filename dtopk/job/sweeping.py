@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from threadpoolctl import threadpool_limits
 
@@ -16,7 +16,7 @@ from dtopk.engine.memory import free_memory
 from dtopk.job.callbacks import HoldLock
 from dtopk.job.files import job_to_toml
 from dtopk.job.recording import check_tracking
-from dtopk.job.resumption import store_checksum
+from dtopk.job.resumption import plain_parameters, store_checksum
 from dtopk.job.run_folder import RunRecord, name_run_folder
 from dtopk.job.sweep_config import Setting, SweepJob
 from dtopk.job.sweep_folder import (
@@ -134,8 +134,14 @@ def sweep(
         job = keep_cluster(job, folder.load_job()) if in_workers else job
     plan = plan_sweep(opened, job, folder, in_workers=in_workers)
     check_tracking(job)
+    costs = _describe_costs(plan)
     if record is None:
-        record = RunRecord(store_checksum=store_checksum(opened))
+        record = RunRecord(store_checksum=store_checksum(opened), loss=costs)
+    elif costs and record.loss and costs != record.loss:
+        raise ValueError(
+            f"model.label_cost must hold the costs that the sweep in {str(folder.path)!r} began "
+            "with, got others. Take them, or another folder with --run-dir."
+        )
     watcher = watcher or SweepWatcher()
     try:
         with _lock(folder) as lock, open_workers(job.cluster, client) as workers:
@@ -156,6 +162,15 @@ def _resolve(job: SweepJob, store: FeatureStore) -> tuple[SweepJob, SweepFolder]
         output=dataclasses.replace(job.output, run_dir=str(run_dir)),
     )
     return resolved, SweepFolder(path=run_dir)
+
+
+def _describe_costs(plan: SweepPlan) -> dict[str, Any]:
+    """Tell the matrix of label costs, which lies in a file of its own, from another."""
+    for problem in plan.problems.values():
+        costs = plain_parameters(problem.loss).get("label_cost")
+        if costs is not None:
+            return {"label_cost": costs}
+    return {}
 
 
 @contextlib.contextmanager
@@ -282,8 +297,11 @@ class _Sweep:
             return
         if self._workers is None:
             self._trainer.train_together(units)
-        else:
-            self._trainer.train_on_workers(units, self._workers, self._record)
+            return
+        before = self._trainer.n_trained
+        self._trainer.train_on_workers(units, self._workers, self._record)
+        if self._trainer.n_trained == before + len(units):
+            # After an interrupt the next training starts from them.
             self._trainer.tidy()
 
     def _make_callbacks(self, unit: Unit) -> Sequence[Callback]:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dtopk.job.config import ModelSection, ResourcesSection, TrainJob
-from dtopk.job.files import job_from_dict, job_to_dict, job_to_toml, load_job
+from dtopk.job.config import DataSection, ModelSection, ResourcesSection, TrainJob
+from dtopk.job.files import job_from_dict, job_to_dict, job_to_toml, load_job, load_sweep
+from dtopk.job.sweep_config import SweepJob, SweepSection
 
 JOBS = Path(__file__).parents[2] / "jobs"
 
@@ -246,7 +247,8 @@ def test_memory_limit_in_bytes(text, n_bytes):
     assert ResourcesSection(memory_limit=text).memory_limit_bytes == n_bytes
 
 
-NOT_JOBS = {JOBS / "passes.toml", JOBS / "solvers.toml"}
+SWEEPS = [JOBS / "letter-sweep.toml"]
+NOT_JOBS = {JOBS / "passes.toml", JOBS / "solvers.toml", *SWEEPS}
 JOB_FILES = sorted(set(JOBS.glob("*.toml")) - NOT_JOBS)
 """All but what a benchmark counts."""
 
@@ -256,13 +258,21 @@ def test_job_files_of_the_project_load(path):
     assert load_job(path).data.store.endswith(".zarr")
 
 
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.name)
+def test_sweeps_of_the_project_load(path):
+    assert load_sweep(path).data.store.endswith(".zarr")
+
+
 def test_readme_lists_every_key_with_its_default():
-    lines = (JOBS / "README.md").read_text().splitlines()
-    cells = [line.split("`") for line in lines if line.startswith("| `")]
-    rows = {row[1]: row[3] for row in cells if len(row) >= 5}
-    for section, values in job_to_dict(TrainJob()).items():
+    text = (JOBS / "README.md").read_text().partition("## Keys")[2]
+    job = SweepJob(data=DataSection(validation="val"), sweep=SweepSection())
+    for section, values in job_to_dict(job).items():
         if section == "version":
             continue
-        assert f"### [{section}]" in lines
+        part = text.partition(f"### [{section}]\n")[2].partition("\n### ")[0]
+        cells = [line.split("`") for line in part.splitlines() if line.startswith("| `")]
+        rows = {row[1]: row[3] for row in cells}
+        assert set(rows) == set(values), section
         for key, value in values.items():
-            assert tomllib.loads(f"value = {rows[key]}")["value"] == value, key
+            if (section, key) != ("data", "validation"):
+                assert tomllib.loads(f"value = {rows[key]}")["value"] == value, key

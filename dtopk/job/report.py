@@ -1,0 +1,185 @@
+"""Collect what a page about some runs shows, from their folders and their stores."""
+
+import csv
+import datetime
+import io
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dtopk.evaluation import AccuracyCounts
+from dtopk.job.config import TrainJob
+from dtopk.job.files import load_job
+from dtopk.job.run_folder import RunFolder
+from dtopk.job.scoring import evaluate_split
+from dtopk.job.verification import read_result
+from dtopk.model import Model, load_model
+from dtopk_storage import open_store
+from dtopk_storage.paths import PathLike, as_path
+
+logger = logging.getLogger(__name__)
+
+_PAIRS_SHOWN = 15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """One line of a run's history."""
+
+    epoch: int
+    """Passes until then."""
+    seconds: float
+    """Since the start."""
+    gap: float
+    """Relative duality gap."""
+    exact: bool
+    """Whether it was computed over all rows."""
+    accuracy: dict[str, float]
+    """Top-k accuracy of the validation split, by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassAccuracy:
+    """How accurate a model is on the rows of one class."""
+
+    name: str
+    """Name of the class."""
+    n_rows: int
+    """Rows of the class."""
+    accuracy: float
+    """Share of them that are right, 0 to 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunReport:
+    """What there is to show of one run."""
+
+    name: str
+    """Name of its folder."""
+    path: str
+    """The folder."""
+    job: TrainJob
+    """The job as resolved."""
+    result: dict[str, Any]
+    """What result.json says."""
+    epochs: tuple[Epoch, ...]
+    """The history."""
+    environment: dict[str, str]
+    """What the run was made with."""
+    split: str = ""
+    """Split that the next two are of; empty: there are none."""
+    classes: tuple[ClassAccuracy, ...] = ()
+    """The classes that have rows, from the least to the most accurate."""
+    confused: tuple[tuple[str, str, int], ...] = ()
+    """The commonest mistakes: true class, predicted class, rows."""
+    notes: tuple[str, ...] = field(default=())
+    """What could not be shown, and why."""
+
+
+def collect_run(
+    path: PathLike, *, progress: Callable[[int, int], None] = lambda done, total: None
+) -> RunReport:
+    """Collect what there is to show of one run; its model is evaluated by class.
+
+    Parameters
+    ----------
+    path : path of a run folder, or its address in an object store
+    progress : callable, optional
+        Called with the rows done and the rows to do.
+
+    Returns
+    -------
+    RunReport
+
+    Raises
+    ------
+    ValueError
+        If there is no run that has come to its end.
+    """
+    folder = RunFolder(path=as_path(path, name="RUN"))
+    if not folder.job.is_file():
+        raise ValueError(
+            f"RUN must be a run folder, which holds 'job.toml', got {str(folder.path)!r}."
+        )
+    job = load_job(folder.job)
+    result = read_result(folder)
+    record = folder.read_record()
+    split, classes, confused, notes = _evaluate(job, load_model(folder.model), progress)
+    started = datetime.datetime.fromtimestamp(record.started).astimezone()
+    return RunReport(
+        name=folder.path.name,
+        path=str(folder.path),
+        job=job,
+        result=result,
+        epochs=tuple(_read_history(folder)),
+        environment={
+            "dtopk": record.version,
+            "started": started.isoformat(sep=" ", timespec="seconds"),
+            "workers": "none, one process" if job.cluster.kind == "none" else job.cluster.kind,
+            "partitions": str(max(job.cluster.partitions, 1)),
+            "threads": str(record.threads),
+            "dtype": job.solver.dtype,
+            "store": job.data.store,
+        },
+        split=split,
+        classes=classes,
+        confused=confused,
+        notes=notes,
+    )
+
+
+def _read_history(folder: RunFolder) -> list[Epoch]:
+    if not folder.history.is_file():
+        return []
+    text = folder.history.read_text(encoding="utf-8")
+    return [
+        Epoch(
+            epoch=int(row["epoch"]),
+            seconds=float(row["seconds"]),
+            gap=float(row["relative_gap"]),
+            exact=row["exact"] == "True",
+            accuracy={
+                name: float(value) for name, value in row.items() if "/top_" in name and value
+            },
+        )
+        for row in csv.DictReader(io.StringIO(text, newline=""))
+    ]
+
+
+def _evaluate(
+    job: TrainJob, model: Model, progress: Callable[[int, int], None]
+) -> tuple[str, tuple[ClassAccuracy, ...], tuple[tuple[str, str, int], ...], tuple[str, ...]]:
+    """Measure a model by class, on the first split evaluated that it was not trained on."""
+    if model.target != "multiclass" or not job.data.evaluate:
+        return "", (), (), ()
+    unseen = [split for split in job.data.evaluate if split != job.data.train]
+    split = (unseen or job.data.evaluate)[0]
+    try:
+        store = open_store(job.data.store)
+        counts = evaluate_split(model, store, split, progress=progress)
+    except (ValueError, OSError) as error:
+        # The page is of use without it; a store may have been moved since.
+        logger.warning("Accuracy by class is left out. %s", error)
+        return "", (), (), (f"Accuracy by class is left out: {error}",)
+    return split, _list_classes(model, counts), _list_confused(model, counts), ()
+
+
+def _list_classes(model: Model, counts: AccuracyCounts) -> tuple[ClassAccuracy, ...]:
+    accuracies = counts.accuracy_by_class()
+    found = [
+        ClassAccuracy(name=str(name), n_rows=int(n_rows), accuracy=float(accuracy))
+        for name, n_rows, accuracy in zip(
+            model.classes.tolist(), counts.rows_by_class, accuracies, strict=True
+        )
+        if n_rows
+    ]
+    return tuple(sorted(found, key=lambda each: each.accuracy))
+
+
+def _list_confused(model: Model, counts: AccuracyCounts) -> tuple[tuple[str, str, int], ...]:
+    names = model.classes.tolist()
+    return tuple(
+        (str(names[true]), str(names[predicted]), n_rows)
+        for true, predicted, n_rows in counts.most_confused(_PAIRS_SHOWN)
+    )

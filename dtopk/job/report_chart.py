@@ -1,0 +1,140 @@
+"""Charts as SVG that stands in a page, whose colours follow the page's."""
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.ticker import MaxNLocator
+
+_WIDTH, _HEIGHT = 460, 280
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 12, 42
+_DECADES = 6
+"""More decades than these are labelled every second, third, ..."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One line of a chart."""
+
+    label: str
+    """What it shows."""
+    color: int
+    """Number of its colour, from 0."""
+    points: Sequence[tuple[float, float]]
+    """x and y, in order."""
+    dashed: bool = False
+    """Whether it is a bound rather than what was measured."""
+
+
+def draw_lines(
+    lines: Sequence[Line], *, x_label: str, y_label: str, log: bool = False, percent: bool = False
+) -> str:
+    """Draw lines.
+
+    Parameters
+    ----------
+    lines : sequence of Line
+        Those without points are left out.
+    x_label, y_label : str
+    log : bool
+        Whether the vertical axis is logarithmic; points at 0 or below have no place then.
+    percent : bool
+        Whether y is a share, to be written in percent.
+
+    Returns
+    -------
+    str
+        An element 'svg'; empty where there is nothing to draw.
+    """
+    shown = [
+        (line, [(x, y) for x, y in line.points if math.isfinite(y) and (y > 0 or not log)])
+        for line in lines
+    ]
+    shown = [(line, points) for line, points in shown if points]
+    if not shown:
+        return ""
+    xs = [x for _, points in shown for x, _ in points]
+    ys = [y for _, points in shown for _, y in points]
+    x_ticks = _ticks(min(xs), max(xs))
+    y_ticks = _decades(min(ys), max(ys)) if log else _ticks(min(ys), max(ys))
+    scale = _Scale(x_ticks, y_ticks, log)
+    parts = [
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+        f'aria-label="{html.escape(f"{y_label} against {x_label}")}">'
+    ]
+    step = -(-len(y_ticks) // _DECADES) if log else 1
+    for place, y in enumerate(y_ticks):
+        at = scale.y(y)
+        parts.append(
+            f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{at}" y2="{at}"/>'
+        )
+        if place % step == 0:
+            parts.append(
+                f'<text class="tick" x="{_LEFT - 6}" y="{at + 4}" text-anchor="end">'
+                f"{_format(y, log, percent)}</text>"
+            )
+    for x in x_ticks:
+        parts.append(
+            f'<text class="tick" x="{scale.x(x)}" y="{_HEIGHT - _BOTTOM + 16}" '
+            f'text-anchor="middle">{x:g}</text>'
+        )
+    for line, points in shown:
+        path = " ".join(f"{scale.x(x)},{scale.y(y)}" for x, y in points)
+        dashes = ' stroke-dasharray="5 4"' if line.dashed else ""
+        parts.append(f'<polyline class="line c{line.color % 6}" points="{path}"{dashes}/>')
+        if not line.dashed and len(points) <= 60:
+            parts += [
+                f'<circle class="dot c{line.color % 6}" cx="{scale.x(x)}" cy="{scale.y(y)}" r="3">'
+                f"<title>{html.escape(line.label)}: {x:g}, {_format(y, log, percent, exact=True)}"
+                "</title></circle>"
+                for x, y in points
+            ]
+    middle = (_LEFT + _WIDTH - _RIGHT) / 2
+    parts.append(
+        f'<text class="label" x="{middle}" y="{_HEIGHT - 6}" text-anchor="middle">'
+        f"{html.escape(x_label)}</text>"
+        f'<text class="label" x="12" y="{(_HEIGHT - _BOTTOM) / 2}" text-anchor="middle" '
+        f'transform="rotate(-90 12 {(_HEIGHT - _BOTTOM) / 2})">{html.escape(y_label)}</text></svg>'
+    )
+    return "".join(parts)
+
+
+class _Scale:
+    """Where values are in a chart."""
+
+    def __init__(self, x_ticks: Sequence[float], y_ticks: Sequence[float], log: bool) -> None:
+        self._log = log
+        self._x = x_ticks[0], max(x_ticks[-1] - x_ticks[0], 1e-12)
+        low, high = self._height(y_ticks[0]), self._height(y_ticks[-1])
+        self._y = low, max(high - low, 1e-12)
+
+    def _height(self, y: float) -> float:
+        return math.log10(y) if self._log else y
+
+    def x(self, value: float) -> float:
+        share = (value - self._x[0]) / self._x[1]
+        return round(_LEFT + share * (_WIDTH - _LEFT - _RIGHT), 1)
+
+    def y(self, value: float) -> float:
+        share = (self._height(value) - self._y[0]) / self._y[1]
+        return round(_HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM), 1)
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    if low == high:
+        low, high = low - 0.5 * (abs(low) or 1.0), high + 0.5 * (abs(high) or 1.0)
+    return [float(tick) for tick in MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(low, high)]
+
+
+def _decades(low: float, high: float) -> list[float]:
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    return [10.0**power for power in range(first, max(last, first + 1) + 1)]
+
+
+def _format(value: float, log: bool, percent: bool, *, exact: bool = False) -> str:
+    if percent:
+        return f"{100 * value:.2f}%" if exact else f"{100 * value:g}%"
+    if log:
+        return f"{value:.2e}" if exact else f"1e{round(math.log10(value))}"
+    return f"{value:g}"
