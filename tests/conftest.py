@@ -21,6 +21,7 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
+from tests.mlflow_server import mlflow_server, silent_server  # noqa: E402, F401
 from tests.s3_server import s3, s3_server  # noqa: E402, F401
 
 _WITH_PROCESSES = ("test_dask_", "test_faults", "test_estimator_clients", "test_train_on_workers")
@@ -38,7 +39,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         name = item.path.name
         if item.path.parent.name in ("launch", "cli") or name.startswith(_WITH_PROCESSES):
             return True
-        return bool({"client", "s3_server"} & set(getattr(item, "fixturenames", ())))
+        servers = {"client", "s3_server", "mlflow_server"}
+        return bool(servers & set(getattr(item, "fixturenames", ())))
 
     for item in items:
         group = "processes" if starts_workers(item) else str(item.path)

@@ -105,6 +105,15 @@ def test_model_is_recorded_as_an_output_of_the_run(run, client, model_path):
     }  # fmt: skip
 
 
+def test_model_is_registered_in_the_store_of_its_run(run, client, model_path):
+    """Also where the program has another one by default."""
+    run.log_model(model_path, register_as="insects", alias="champion")
+    version = client.get_model_version_by_alias("insects", "champion")
+    assert version.run_id == run.run_id
+    (output,) = client.get_run(run.run_id).outputs.model_outputs
+    assert version.source == client.get_logged_model(output.model_id).artifact_location
+
+
 def test_pyfunc_names_one_class_by_default(tmp_path, model_path):
     save_pyfunc(model_path, tmp_path / "pyfunc")
     frame = mlflow.pyfunc.load_model(str(tmp_path / "pyfunc")).predict(np.eye(3, dtype=np.float32))
@@ -119,6 +128,16 @@ def test_pyfunc_asks_no_index_for_dtopk(tmp_path, model_path):
         if path.suffix in (".txt", ".yaml"):
             assert "dtopk==" not in path.read_text()
     assert "numpy==" in (tmp_path / "pyfunc" / "requirements.txt").read_text()
+
+
+def test_pyfunc_says_how_it_is_asked(tmp_path, model_path):
+    save_pyfunc(model_path, tmp_path / "pyfunc")
+    model = mlflow.pyfunc.load_model(str(tmp_path / "pyfunc"))
+    assert "'k': long (default: 1)" in str(model.metadata.signature)
+    example = json.loads((tmp_path / "pyfunc" / "serving_input_example.json").read_text())
+    assert example == {"inputs": [[0.0, 0.0, 0.0]], "params": {"k": 1}}
+    with pytest.raises(mlflow.exceptions.MlflowException, match="k must be between 1 and n_cla"):
+        model.predict(np.eye(3, dtype=np.float32), params={"k": 4})
 
 
 def test_pyfunc_refuses_another_number_of_features(tmp_path, model_path):

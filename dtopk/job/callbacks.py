@@ -7,12 +7,12 @@ import io
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from dtopk.engine import Callback, EpochRecord, FitInfo
+from dtopk.engine import Callback, EpochRecord, FitInfo, FitResult
 from dtopk.evaluation import AccuracyCounts, MultilabelCounts
 from dtopk.job.problem import Problem
 from dtopk.job.run_folder import RunFolder
@@ -20,7 +20,7 @@ from dtopk.job.scoring import evaluate_label_sets, evaluate_split
 from dtopk_storage import CheckpointError, RunLock
 
 if TYPE_CHECKING:
-    from dtopk.tracking import MlflowRun
+    from dtopk.tracking import BackgroundRun
 
 logger = logging.getLogger(__name__)
 
@@ -148,35 +148,57 @@ class HoldLock(Callback):
 
 
 class TrackEpochs(Callback):
-    """Send every epoch's objectives, gap, speed and validation accuracy to the tracker.
+    """Tell the tracker every epoch's objectives, gap, speed and validation accuracy.
 
     Parameters
     ----------
-    run : MlflowRun
+    run : BackgroundRun
+        Leaves out the epochs that it has already: the last ones before a kill may be done twice.
+    folder : RunFolder
+        Its history has the accuracies of the epochs done before.
     validation : ValidateEpochs or None
         Has been called before.
     """
 
-    def __init__(self, run: "MlflowRun", validation: ValidateEpochs | None):
+    def __init__(
+        self, run: "BackgroundRun", folder: RunFolder, validation: ValidateEpochs | None
+    ) -> None:
         self._run = run
+        self._folder = folder
         self._validation = validation
         self._in_parts = False
-        # The last epochs before a kill may be done once more.
-        self._sent = run.last_step("objective/primal") if run.goes_on else 0
+        self._before: list[tuple[EpochRecord, dict[str, float]]] = []
 
     def on_start(self, info: FitInfo) -> None:
         """Learn whether there are partitions."""
         self._in_parts = info.n_partitions > 1
 
+    def on_resume(self, history: Sequence[EpochRecord], saved: float) -> None:
+        """Take over the epochs done, of which a kill may have lost some to the tracker."""
+        accuracy = _read_accuracy(self._folder)
+        self._before = [(record, accuracy.get(record.epoch, {})) for record in history]
+
     def on_epoch(self, record: EpochRecord, W: object) -> None:
-        """Send what one epoch found."""
-        if record.epoch <= self._sent:
-            return
-        accuracy = {} if self._validation is None else self._validation.accuracy[record.epoch]
+        """Tell what one epoch found."""
+        self._tell_before()
+        self._tell(
+            record, {} if self._validation is None else self._validation.accuracy[record.epoch]
+        )
+
+    def on_end(self, result: FitResult) -> None:
+        """Tell of the epochs before, where none has followed."""
+        self._tell_before()
+
+    def _tell_before(self) -> None:
+        before, self._before = self._before, []
+        for record, accuracy in before:
+            self._tell(record, accuracy)
+
+    def _tell(self, record: EpochRecord, accuracy: Mapping[str, float]) -> None:
         # MLflow's charts start out linear, where the end of a run is a flat line.
         gap = record.relative_gap
         logarithm = {"gap/log10_relative_gap": math.log10(gap)} if gap > 0 else {}
-        self._run.log_metrics(
+        self._run.log_epoch(
             {
                 "objective/primal": record.primal,
                 "objective/dual_value": record.dual_value,

@@ -1,5 +1,6 @@
 """What a training job is: one frozen dataclass a section of the job file."""
 
+import re
 from dataclasses import dataclass, field
 
 from dtopk.evaluation import LABEL_METRICS
@@ -406,6 +407,10 @@ def _check_state_url(url: str) -> None:
         raise JobValueError(f"output.state_url: {error}", "output.state_url") from error
 
 
+_ALIAS = re.compile(r"(?!latest$|v\d+$)[\w-]+", re.IGNORECASE | re.ASCII)
+"""What MLflow takes as the alias of a model's version."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrackingSection:
     """Where the run is recorded beside its folder."""
@@ -419,9 +424,19 @@ class TrackingSection:
     """Name of the MLflow experiment."""
     run_name: str = ""
     """Name of the MLflow run; empty: the name of the run folder."""
+    register_as: str = ""
+    """Name in MLflow's model registry that the model becomes a new version of, if the run is
+    certified; empty: none."""
+    alias: str = ""
+    """Alias, such as 'champion', that points to that version from then on; empty: none does."""
+    wait_s: float = 30.0
+    """Seconds that the end of a run waits for MLflow, at most; what it has not taken by then is
+    kept in the run folder, and `dtopk track` sends it."""
 
     def __post_init__(self) -> None:
         coerce_fields(self, "tracking")
+        check_not_negative("tracking.wait_s", self.wait_s)
+        self._check_registration()
         if has_password(self.uri):
             raise JobValueError(
                 "tracking.uri must be an address without credentials, got one with a password. "
@@ -432,6 +447,26 @@ class TrackingSection:
         if not self.experiment:
             raise JobValueError(
                 "tracking.experiment must name an experiment, got ''.", "tracking.experiment"
+            )
+
+    def _check_registration(self) -> None:
+        if set(self.register_as) & set("/:'"):
+            raise JobValueError(
+                "tracking.register_as must have no slash, colon or quote in it, got "
+                f"{self.register_as!r}.",
+                "tracking.register_as",
+            )
+        if self.alias and not self.register_as:
+            raise JobValueError(
+                f"tracking.alias must go with tracking.register_as, got {self.alias!r} without.",
+                "tracking.alias",
+                "tracking.register_as",
+            )
+        if self.alias and not _ALIAS.fullmatch(self.alias):
+            raise JobValueError(
+                "tracking.alias must be of letters, digits, '-' and '_', not 'latest' and not such "
+                f"as 'v1', got {self.alias!r}.",
+                "tracking.alias",
             )
 
 

@@ -4,22 +4,22 @@ import contextlib
 import dataclasses
 import math
 import os
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dtopk.job.config import TrainJob
+from dtopk.job.config import TrackingSection, TrainJob
 from dtopk.job.files import flatten_job
 from dtopk.job.names import naming_key
 from dtopk.job.problem import Problem
 from dtopk.job.result import TrainResult
 from dtopk.job.run_folder import RunFolder, RunRecord
 from dtopk.losses import what_is_certified
-from dtopk_storage.paths import AnyPath, as_path
+from dtopk_storage import RunLock
+from dtopk_storage.paths import as_path
 
 if TYPE_CHECKING:
-    from dtopk.tracking import MlflowRun
+    from dtopk.tracking import BackgroundRun
 
 _TRACKED_K = (1, 3, 5, 10)
 """The tracker shows a chart for each of these; the figure has all k."""
@@ -45,81 +45,101 @@ def check_tracking(job: TrainJob) -> None:
 @contextlib.contextmanager
 def recording(
     problem: Problem, folder: RunFolder, record: RunRecord
-) -> Iterator["MlflowRun | None"]:
+) -> Iterator["BackgroundRun | None"]:
     """Start a run with the tracker, or go on with it, where the job asks for it; end it whatever.
 
     Parameters
     ----------
     problem : Problem
     folder : RunFolder
-        Its record is written anew, with the id of the run.
+        Its record is written anew when the id of the run is known.
     record : RunRecord
 
     Yields
     ------
-    MlflowRun or None
+    BackgroundRun or None
     """
     if not problem.job.tracking.mlflow:
         yield None
         return
     run = _open_run(problem, folder, record)
-    # A tracker that is away for once is tried again by the next part.
-    folder.write_record(dataclasses.replace(record, mlflow=run.describe() or record.mlflow))
     try:
         yield run
     except BaseException as error:
         killed = isinstance(error, KeyboardInterrupt)
-        run.end(status="KILLED" if killed else "FAILED", tags={"dtopk.error": str(error)})
+        run.end(
+            status="KILLED" if killed else "FAILED",
+            tags={"dtopk.error": str(error)},
+            # A run that has come to nothing leaves no folder.
+            is_kept=_is_left(folder),
+        )
         raise
 
 
-def _open_run(problem: Problem, folder: RunFolder, record: RunRecord) -> "MlflowRun":
-    from dtopk.tracking import MlflowRun, default_tracking_uri, name_uri
+def _is_left(folder: RunFolder) -> bool:
+    """Tell whether a run that has failed leaves its folder, to go on from or with a model."""
+    with contextlib.suppress(OSError, ValueError):
+        return folder.find_checkpoint() is not None or folder.model.is_file()
+    return True
 
-    tracking = problem.job.tracking
-    # An object store is no place for SQLite.
-    place = folder.path.parent if isinstance(folder.path, Path) else Path.cwd()
-    uri = tracking.uri or default_tracking_uri(place)
+
+def _open_run(problem: Problem, folder: RunFolder, record: RunRecord) -> "BackgroundRun":
+    from dtopk.tracking import BackgroundRun, name_uri
+
+    tracking, store = problem.job.tracking, problem.store
+    uri = tracking.uri or _default_uri(folder)
     same_place = record.mlflow.get("uri") == name_uri(uri)
-    run = MlflowRun(
+    run = BackgroundRun(
         uri=uri,
+        folder=folder.path,
+        kept=folder.unsent,
+        # The id alone is also that of another job, whose run was killed early in this folder.
+        key=f"{record.id}-{record.started:.3f}",
         experiment=tracking.experiment,
         run_name=tracking.run_name or folder.path.name,
         tags={"dtopk.run_dir": str(folder.path), "dtopk.version": record.version},
+        # Parameters of a run are there for good: what a later part stops at is in its job.toml.
+        params=flatten_job(problem.job),
+        dataset={
+            "name": as_path(store.path, name="store").name,
+            "path": store.path,
+            "profile": {
+                "n_samples": store.n_samples,
+                "n_features": store.n_features,
+                "n_classes": store.n_classes,
+                "splits": {split: store.split_size(split) for split in store.splits},
+                "provenance": store.provenance,
+            },
+        },
         run_id=record.mlflow["run_id"] if same_place else "",
+        wait_s=tracking.wait_s,
+        on_start=lambda described: folder.write_record(
+            dataclasses.replace(record, mlflow=described)
+        ),
     )
     if record.resumed_at:
         run.set_tags({"dtopk.resumed_at": ", ".join(map(str, record.resumed_at))})
-    if not run.goes_on:
-        # Parameters of a run are there for good: what a later part stops at is in its job.toml.
-        run.log_params(flatten_job(problem.job))
-        _log_dataset(run, problem)
     return run
 
 
-def _log_dataset(run: "MlflowRun", problem: Problem) -> None:
-    store = problem.store
-    run.log_dataset(
-        name=as_path(store.path, name="store").name,
-        path=store.path,
-        profile={
-            "n_samples": store.n_samples,
-            "n_features": store.n_features,
-            "n_classes": store.n_classes,
-            "splits": {split: store.split_size(split) for split in store.splits},
-            "provenance": store.provenance,
-        },
-    )
+def _default_uri(folder: RunFolder) -> str:
+    from dtopk.tracking import default_tracking_uri
+
+    # An object store is no place for SQLite.
+    return default_tracking_uri(folder.path.parent if isinstance(folder.path, Path) else Path.cwd())
 
 
-def record_outcome(run: "MlflowRun", folder: RunFolder, result: TrainResult) -> None:
+def record_outcome(
+    run: "BackgroundRun", folder: RunFolder, result: TrainResult, tracking: TrackingSection
+) -> None:
     """Send what the run came to, and end it.
 
     Parameters
     ----------
-    run : MlflowRun
+    run : BackgroundRun
     folder : RunFolder
     result : TrainResult
+    tracking : TrackingSection
     """
     for split, by_k in result.topk_accuracy.items():
         metrics = {f"{split}/top_{k}_accuracy": by_k[k] for k in _TRACKED_K if k in by_k}
@@ -128,10 +148,15 @@ def record_outcome(run: "MlflowRun", folder: RunFolder, result: TrainResult) -> 
         finite = {f"{split}/{name}": v for name, v in metrics.items() if math.isfinite(v)}
         run.log_metrics(finite, step=result.epochs)
     kept_here = (folder.model, folder.record)
-    logged = [path for path in result.written if path.is_file() and path not in kept_here]
-    with _on_disk([*logged, folder.model]) as paths:
-        run.log_files(paths[:-1])
-        run.log_model(paths[-1])
+    run.log_files(
+        [path.name for path in result.written if path.is_file() and path not in kept_here]
+    )
+    is_registered = result.certificate.certified
+    run.log_model(
+        folder.model.name,
+        register_as=tracking.register_as if is_registered else "",
+        alias=tracking.alias if is_registered else "",
+    )
     interrupted = result.stop_reason == "interrupted"
     run.end(
         status="KILLED" if interrupted else "FINISHED",
@@ -144,19 +169,39 @@ def record_outcome(run: "MlflowRun", folder: RunFolder, result: TrainResult) -> 
     )
 
 
-@contextlib.contextmanager
-def _on_disk(paths: Sequence[AnyPath]) -> Iterator[list[Path]]:
-    """Give files as files on a disk; those of an object store are copied to a temporary folder."""
-    with contextlib.ExitStack() as stack:
-        found, folder = [], None
-        for path in paths:
-            if not isinstance(path, Path):
-                folder = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-                copy = folder / path.name
-                copy.write_bytes(path.read_bytes())
-                path = copy
-            found.append(path)
-        yield found
+def send_unsent(folder: RunFolder, uri: str = "") -> tuple[dict[str, str], int]:
+    """Send what a run has kept because the tracker was away.
+
+    Parameters
+    ----------
+    folder : RunFolder
+    uri : str
+        Tracking URI; empty: the one that the run was recorded at.
+
+    Returns
+    -------
+    described : dict
+        Where the run is recorded; empty if nothing is kept.
+    n_entries : int
+        How many things were kept.
+
+    Raises
+    ------
+    dtopk.tracking.SendError
+        If the tracker is still away.
+    ValueError
+        If the folder is no run's, or a run is at work in it, or what is kept is damaged.
+    """
+    if not folder.record.is_file():
+        raise ValueError(f"RUN_DIR must be the folder of a run, got {str(folder.path)!r}.")
+    with RunLock(str(folder.path)):
+        if not folder.unsent.is_file():
+            return {}, 0
+        from dtopk.tracking import send_kept
+
+        described, n_entries = send_kept(folder.unsent, folder.path, uri=uri)
+        folder.write_record(dataclasses.replace(folder.read_record(), mlflow=described))
+    return described, n_entries
 
 
 def _note(result: TrainResult) -> str:

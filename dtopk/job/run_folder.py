@@ -150,6 +150,11 @@ class RunFolder:
         """Figure of the accuracy."""
         return self.path / "topk_accuracy.png"
 
+    @property
+    def unsent(self) -> AnyPath:
+        """What MLflow has not taken yet; there is none as long as it answers."""
+        return self.path / "mlflow.jsonl"
+
     def check_usable(self) -> None:
         """Refuse a folder that has anything in it but a run that can be taken up again.
 

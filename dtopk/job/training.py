@@ -40,6 +40,7 @@ from dtopk_storage.paths import AnyPath, PathLike, as_path, delete_tree, size_be
 
 if TYPE_CHECKING:
     from dtopk.launch import Client
+    from dtopk.tracking import BackgroundRun
 
 logger = logging.getLogger(__name__)
 
@@ -231,13 +232,14 @@ def _train_part(
         own: list[Callback] = [] if validation is None else [validation]
         own.append(history)
         if run is not None:
-            own.append(TrackEpochs(run, validation))
+            own.append(TrackEpochs(run, folder, validation))
         fitted = _fit(part, workers, [*own, *callbacks, HoldLock(lock, folder)])
         folder.put_dual()
         model = _save_model(problem, folder, fitted)
-        result = _report(part, fitted, model, history, {} if run is None else run.describe())
+        result = _report(part, fitted, model, history, run)
         if run is not None:
-            record_outcome(run, folder, result)
+            record_outcome(run, folder, result, problem.job.tracking)
+            result = dataclasses.replace(result, mlflow=run.describe())
     return result
 
 
@@ -312,10 +314,16 @@ def _warning_of_failure(folder: RunFolder) -> Iterator[None]:
 
 
 def _report(
-    part: _Part, fitted: FitResult, model: Model, history: WriteHistory, mlflow: dict[str, str]
+    part: _Part,
+    fitted: FitResult,
+    model: Model,
+    history: WriteHistory,
+    run: "BackgroundRun | None",
 ) -> TrainResult:
     """Evaluate and draw; the result is written before, marked as not complete, and anew after."""
     problem, folder = part.problem, part.folder
+    if run is not None:
+        run.wait_for_start()
     is_final = fitted.certificate.certified or part.state.load() is None
     result = TrainResult(
         run_dir=folder.path,
@@ -334,7 +342,7 @@ def _report(
         resumable=not is_final,
         resumed_at=part.record.resumed_at,
         written=(),
-        mlflow=mlflow,
+        mlflow={} if run is None else run.describe(),
     )
     try:
         folder.write_result(result.to_dict() | {"complete": False})

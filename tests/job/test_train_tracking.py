@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import shutil
 import signal
 import socket
 from pathlib import Path
@@ -13,6 +14,7 @@ from dtopk.engine import Callback
 from dtopk.job import (
     ClusterSection,
     DataSection,
+    ModelSection,
     ResourcesSection,
     SolverSection,
     TrackingSection,
@@ -20,6 +22,7 @@ from dtopk.job import (
 )
 from dtopk.job.run_folder import RunFolder
 from dtopk.tracking import MlflowClient, MlflowRun, list_experiments, mlflow
+from dtopk.tracking.requests import RunRequests
 
 
 @pytest.fixture(scope="session")
@@ -190,8 +193,8 @@ def test_run_goes_on_in_the_tracker_after_a_part_for_which_it_was_away(
     folder = RunFolder(path=Path(job.output.run_dir))
     run_id = folder.read_record().mlflow["run_id"]
     with monkeypatch.context() as away:
-        away.setattr(MlflowRun, "_go_on", fail)
-        away.setattr(MlflowRun, "_start", fail)
+        away.setattr(RunRequests, "go_on", fail)
+        away.setattr(RunRequests, "find", fail)
         with pytest.raises(ValueError, match="the callback broke"):
             train(store, job, callbacks=[FailAfter(6)])
     assert train(store, job).mlflow["run_id"] == run_id
@@ -248,3 +251,25 @@ def test_database_in_a_folder_that_is_not_there_is_refused(store, make_job, tmp_
         train(store, job)
     assert not (tmp_path / "nope").exists()
     assert not (tmp_path / "runs").exists()
+
+
+def test_another_job_in_the_folder_of_one_killed_early_has_a_run_of_its_own(
+    store, make_job, uri, client
+):
+    """A run without a commit leaves its record where it is killed, and its folder is used again."""
+    first = make_job("early", tracking=TrackingSection(uri=uri, experiment="jobs"))
+
+    class LeaveRecord(Callback):
+        def on_epoch(self, record, W):
+            shutil.copytree(first.output.run_dir, f"{first.output.run_dir}.copy")
+            raise ValueError("the callback broke")
+
+    with pytest.raises(ValueError, match="the callback broke"):
+        train(store, first, callbacks=[LeaveRecord()])
+    Path(f"{first.output.run_dir}.copy").rename(first.output.run_dir)
+    (Path(first.output.run_dir) / "lock").unlink(missing_ok=True)
+    before = RunFolder(path=Path(first.output.run_dir)).read_record()
+    second = dataclasses.replace(first, model=ModelSection(loss="softmax", C=0.2))
+    result = train(store, second)
+    assert RunFolder(path=result.run_dir).read_record().id == before.id
+    assert client.get_run(result.mlflow["run_id"]).data.params["model.C"] == "0.2"
