@@ -260,6 +260,8 @@ def _maximise_on_face(linear: Float64, gram: Float64, weights: Float64) -> Float
         share = min(shares.min(), 1.0)
         now = np.maximum(now + share * (target - now), 0.0)
         now[shares <= share] = 0.0
+        if share == 1.0:
+            now[falling] = 0.0  # Those that have no weight already, and would keep some rounding.
         weights[active] = now / now.sum()
 
 

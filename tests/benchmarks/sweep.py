@@ -56,8 +56,8 @@ def measure(path: Path, *, drop: bool) -> dict[str, object]:
         return found
 
     n_rows, n_classes = rows().store.n_samples, rows().store.n_classes
-    # Room for the duals of all models, and for a few chunks, but not for the features.
-    limit = 15 * n_rows * n_classes * 4 + n_rows * N_FEATURES
+    # Room for some chunks, and for the duals of some models, but not for the features.
+    limit = int(1.8 * n_rows * N_FEATURES)
     options = FitOptions(tol=1e-3, max_epochs=200, memory_limit_bytes=limit)
     fit(rows(), LOSS, replace(options, max_epochs=1))
     alone = []

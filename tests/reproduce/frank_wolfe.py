@@ -47,7 +47,7 @@ OPTIMA: dict[tuple[object, ...], float] = {}
 
 
 def trace_solver(config, folder, task):
-    """Train once; return the least P and the gap to the greatest D so far, at some of the passes."""
+    """Train once; return the least P and the gap to the greatest D so far, at some passes."""
     X, y = load_set(config["sets"][task["set"]], folder, task["seed"])
     rows = ArrayRows(X, y, int(y.max()) + 1)
     loss = make_loss("weighted_usunier", rho=config["rho"], gamma=task["gamma"], smoothing="moreau")

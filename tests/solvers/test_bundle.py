@@ -39,6 +39,14 @@ def test_equal_atoms_share_a_weight(rng):
     assert w.sum() == pytest.approx(1)
 
 
+@pytest.mark.parametrize("weight", [1e-16, 1e-15, 1e-3])
+def test_a_weight_that_is_rounding_ends_the_search(weight):
+    """The best weight of the second atom is 5e-15, and so it may be, or 0."""
+    linear = np.array([1.0, 1e-14])
+    w = maximise_on_simplex(linear, np.eye(2), np.array([1 - weight, weight]))
+    np.testing.assert_allclose(w, [1, 0], atol=1e-13)
+
+
 class Vectors:
     """The atoms that a bundle knows by their products alone."""
 
