@@ -80,6 +80,22 @@ def list_holdings(
     return tuple(holding for holding in holdings if holding.in_round or holding.at_certificate)
 
 
+def count_model_bytes(sizes: Sizes, layout: Layout, memory: MemoryPlan) -> int:
+    """Count what a model has of its own, where several are trained on the same rows.
+
+    Parameters
+    ----------
+    sizes : Sizes
+    layout : Layout
+    memory : MemoryPlan
+    """
+    holdings = [*_list_weights(sizes, layout, 1), *_list_duals(sizes, layout, 1, memory)]
+    return max(
+        sum(holding.in_round for holding in holdings),
+        sum(holding.at_certificate for holding in holdings),
+    )
+
+
 def _steady(name: str, size: int) -> Holding:
     return Holding(name=name, in_round=size, at_certificate=size)
 

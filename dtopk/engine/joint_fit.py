@@ -28,6 +28,7 @@ from dtopk.engine.blocks import Layout
 from dtopk.engine.duals import Duals, NoDuals
 from dtopk.engine.feed import Feed
 from dtopk.engine.fit import check_run, describe_run, fit, make_member
+from dtopk.engine.holdings import count_model_bytes
 from dtopk.engine.interruption import Interruption
 from dtopk.engine.lanes import Lane, SharedFeed
 from dtopk.engine.leads import run_class
@@ -318,15 +319,12 @@ class _JointFit:
             sizes = Sizes.of_rows(self._rows, self._options, loss)
             plans.append(plan_process(sizes, limit_bytes=self._options.memory_limit_bytes))
         plan = max(plans, key=lambda plan: plan.needed_bytes)
-        features = plan.sizes.features_bytes
-        if plan.sizes.resident:
-            features = 0
-        elif not plan.memory.features_in_memory:
-            features = 3 * plan.sizes.chunk_bytes
-        shared = features + largest_block(plan.layout) * plan.sizes.width * plan.sizes.itemsize
-        own = max(plan.needed_bytes - features, 1)
+        own = count_model_bytes(plan.sizes, plan.layout, plan.memory)
+        converted = largest_block(plan.layout) * plan.sizes.width * plan.sizes.itemsize
+        more = (plan.limit_bytes - plan.needed_bytes - converted) // max(own, 1)
+        # The last one of each loss is kept, for the next to start from.
         n_kept = len({_key(each.loss) for each in self._upcoming})
-        return plan, max((plan.limit_bytes - shared) // own - n_kept, 1)
+        return plan, 1 + max(more - n_kept, 0)
 
     # Turns.
 
