@@ -96,6 +96,7 @@ class BackgroundRun:
     ):
         self.uri = uri
         self._folder = folder
+        self._wait_s = wait_s
         self._budget_s = wait_s
         self._on_start = on_start
         start = {
@@ -216,9 +217,10 @@ class BackgroundRun:
             self._left.set()
             if is_kept and not self._outbox.is_empty and self._try_to_keep():
                 logger.warning(
-                    "MLflow at %r has not taken all of the run; the rest is kept in %r. "
-                    "To send it: dtopk track %s",
+                    "MLflow at %r has not taken all of the run, for which its end waits %g s at "
+                    "most; the rest is kept in %r. To send it: dtopk track %s",
                     name_uri(self.uri),
+                    self._wait_s,
                     str(self._outbox.path),
                     shlex.quote(str(self._folder)),
                 )
@@ -410,9 +412,18 @@ class _Delivery:
         while not left.is_set():
             entries = self._outbox.peek(MAX_METRICS)
             if not entries:
-                self._outbox.delete_file()
+                self._delete_file()
                 return
             self._outbox.drop(self._send_or_leave_out(entries))
+
+    def _delete_file(self) -> None:
+        try:
+            self._outbox.delete_file()
+        except OSError as error:
+            # It does no harm: what it has is not taken twice.
+            logger.warning(
+                "%r is not deleted, although all of it is sent: %s.", str(self._outbox.path), error
+            )
 
     def _start(self, start: Entry) -> None:
         self.doing = "start a run"

@@ -46,6 +46,8 @@ class Outbox:
         # Entries are counted from the first one; this many are in the file, or were sent before.
         self._n_written = 0
         self._file_is_old = True
+        # A store is asked to delete nothing that is not there.
+        self._may_have_file = True
         self._made = time.monotonic()
         # That of the queue is never held while a file is written: who trains must not wait for it.
         self._lock = threading.Lock()
@@ -111,6 +113,7 @@ class Outbox:
                 n_written = self._n_sent + len(self._waiting)
                 self._file_is_old = False
             text = "".join(json.dumps(line) + "\n" for line in lines).encode()
+            self._may_have_file = True
             try:
                 if anew:
                     write_whole(self.path, [text], durable=False)
@@ -132,10 +135,11 @@ class Outbox:
         OSError
         """
         with self._file_lock:
-            if not self.is_empty:
+            if not self._may_have_file or not self.is_empty:
                 return
             self._file_is_old = True
             self.path.unlink(missing_ok=True)
+            self._may_have_file = False
 
 
 def read_kept(path: AnyPath) -> tuple[Entry, list[Entry]] | None:

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from dtopk.job.config import DataSection, ModelSection, ResourcesSection, TrainJob
+from dtopk.job.config import (
+    DataSection,
+    ModelSection,
+    ResourcesSection,
+    TrackingSection,
+    TrainJob,
+)
 from dtopk.job.files import job_from_dict, job_to_dict, job_to_toml, load_job, load_sweep
 from dtopk.job.sweep_config import SweepJob, SweepSection
 
@@ -123,6 +129,9 @@ def test_job_refuses_zero_where_it_means_nothing(write_job, name):
         ("data.train=", "data.train must name a split, got ''"),
         ("output.run_dir=", "output.run_dir must name a folder, got ''"),
         ("tracking.experiment=", "tracking.experiment must name an experiment, got ''"),
+        ("tracking.alias=champion", "tracking.alias must go with tracking.register_as"),
+        ("tracking.register_as=a/b", "tracking.register_as must have no slash, colon or quote"),
+        ("tracking.wait_s=-1", "tracking.wait_s must be a finite number, 0 or above, got -1"),
         ("solver.dtype=float16", "must be one of 'float32', 'float64', got 'float16'"),
         ("solver.acceleration=yes", "must be one of 'auto', 'off', got 'yes'"),
         ("model.smoothing=laplin", "got 'laplin'. Did you mean 'lapin'"),
@@ -276,3 +285,11 @@ def test_readme_lists_every_key_with_its_default():
         for key, value in values.items():
             if (section, key) != ("data", "validation"):
                 assert tomllib.loads(f"value = {rows[key]}")["value"] == value, key
+
+
+@pytest.mark.parametrize("alias", ["latest", "Latest", "v1", "a b"])
+def test_alias_of_mlflow_s_own_is_refused(alias):
+    with pytest.raises(
+        ValueError, match=r"tracking\.alias must be of letters, digits, '-' and '_'"
+    ):
+        TrackingSection(register_as="letter", alias=alias)

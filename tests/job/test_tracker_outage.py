@@ -150,8 +150,9 @@ def test_what_a_server_has_not_taken_is_kept_and_can_be_sent(
     folder = RunFolder(path=result.run_dir)
     (warning,) = warnings_of(caplog)
     assert warning == (
-        f"MLflow at {silent_server.uri!r} has not taken all of the run; the rest is kept in "
-        f"{str(folder.unsent)!r}. To send it: dtopk track {result.run_dir}"
+        f"MLflow at {silent_server.uri!r} has not taken all of the run, for which its end "
+        f"waits 0.1 s at most; the rest is kept in {str(folder.unsent)!r}. "
+        f"To send it: dtopk track {result.run_dir}"
     )
     kept = read_kept(folder.unsent)[1]
     epochs = [entry["step"] for entry in kept if entry.get("by_epoch")]
