@@ -24,7 +24,10 @@ import pytest  # noqa: E402
 from tests.mlflow_server import mlflow_server, silent_server  # noqa: E402, F401
 from tests.s3_server import s3, s3_server  # noqa: E402, F401
 
-_WITH_PROCESSES = ("test_dask_", "test_faults", "test_estimator_clients", "test_train_on_workers")
+_WITH_PROCESSES = (
+    "test_dask_", "test_faults", "test_estimator_clients", "test_train_on_workers",
+    "test_object_store",  # which ask for their server by parameter
+)  # fmt: skip
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -75,7 +75,7 @@ def run_server(folder: Path) -> Iterator[str]:
         f"-volume.port={volume}", "-volume.max=16",
         "-filer", f"-filer.port={filer}", f"-filer.localSocket={folder}/filer.sock",
         "-s3", f"-s3.port={s3}", f"-s3.config={config}", f"-s3.localSocket={folder}/s3.sock",
-        "-s3.port.iceberg=0", f"-metricsPort={metrics}",
+        "-s3.port.iceberg=0", "-s3.port.lance=0", f"-metricsPort={metrics}",
     ]  # fmt: skip
     with (folder / "log").open("wb") as log:
         # In a group of its own: an interrupt of the tests is none of the server's.
