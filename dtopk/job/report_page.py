@@ -27,7 +27,7 @@ th, td { text-align: left; padding: 4px 14px 4px 0; border-bottom: 1px solid var
   white-space: nowrap; } th { font-weight: 600; color: var(--soft); }
 td.path { white-space: normal; overflow-wrap: anywhere; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-.grid2 { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 380px), 1fr));
+.grid2 { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 380px), 1fr));
   gap: 16px; } .panel { background: var(--panel); border-radius: 8px; padding: 12px; min-width: 0; }
 svg { width: 100%; height: auto; display: block; } .grid { stroke: var(--rule); }
 .tick { fill: var(--soft); font-size: 11px; } .label { fill: var(--text); font-size: 12px; }
