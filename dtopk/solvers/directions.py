@@ -11,10 +11,10 @@ from dtopk.kernels.blas import gemm
 
 Array = NDArray[Any]
 
-_BATCH_ROWS = 4096
+_BATCH_ROWS = 2048
 """Rows that are multiplied with W together: more of them gain nothing."""
 _LEAST_ROWS = 256
-_BATCH_BYTES = 128 << 20
+_BATCH_BYTES = 64 << 20
 """Bytes that a batch may take, where the least rows do."""
 BATCH_ARRAYS = 4
 """Arrays of a batch with a column a class, at most."""
