@@ -243,10 +243,6 @@ def test_worker_step_that_is_killed_is_started_again(submit, here):
     assert len(list(run.folder.path.glob("worker-*.log"))) == 2
 
 
-@pytest.mark.skipif(
-    not os.environ.get("DTOPK_TEST_WALLTIME"),
-    reason="a walltime of a minute is too short on a busy machine; DTOPK_TEST_WALLTIME=1 runs it",
-)
 def test_run_goes_on_in_a_new_job_at_the_end_of_its_walltime(submit, job_path, tmp_path):
     longer = f"solver.max_epochs={2 * EPOCHS}"
     here = tmp_path / "here"
