@@ -202,14 +202,23 @@ def _project_knapsack(b, top, kth, radius, cap, rho, out):
 
 
 @njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
-def _positive_sum(b, t):
-    """Return sum max(b - t, 0) and the number of entries above t."""
+def _positive_sum_below(b, t, bound, n_left_out):
+    """Return sum max(b - t, 0) and the number of entries above t, without the largest entries.
+
+    Those are `n_left_out` entries, the smallest of them equal to `bound`. They are not added and
+    taken away again: they may be larger than the sum by more than the precision.
+    """
     zero, one = b.dtype.type(0), b.dtype.type(1)
-    total, count = zero, zero
+    total, count, n_above = zero, zero, zero
     for j in range(b.size):
-        v = b[j] - t
+        v = b[j] - t if b[j] < bound else zero
         total += max(v, zero)
         count += one if v > zero else zero
+        n_above += zero if b[j] < bound else one
+    if n_left_out > 0 and bound > t:
+        n_tied = n_above - n_left_out
+        total += n_tied * (bound - t)
+        count += n_tied
     return total, count
 
 
@@ -225,15 +234,12 @@ def _cone_threshold(b, top, u, k, rho, start):
     sum_top = b.dtype.type(0)
     for i in range(u):
         sum_top += top[i]
+    bound = top[u - 1] if u > 0 else b.dtype.type(np.inf)
     weight = u + rho * k * k
     rest = b.dtype.type(k - u)
     t, others, active = b.dtype.type(start), b.dtype.type(0), b.dtype.type(-1)
     for _ in range(_MAX_NEWTON):
-        others, count = _positive_sum(b, t)
-        for i in range(u):
-            if top[i] > t:
-                others -= top[i] - t
-                count -= 1
+        others, count = _positive_sum_below(b, t, bound, b.dtype.type(u))
         if count == active:
             break
         active = count
