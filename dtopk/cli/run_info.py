@@ -43,7 +43,7 @@ def describe_run(path: str, *, verify: bool) -> dict[str, Any]:
     if fields["finished"]:
         fields |= read_result(folder)
     done = folder.find_checkpoint()
-    fields["resumable"] = done is not None
+    fields["resumable"] = done is not None or folder.starts_again()
     fields["state"] = None if done is None else dataclasses.asdict(done)
     if verify:
         with RowProgress(f"verifying {path}") as progress:

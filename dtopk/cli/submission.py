@@ -169,7 +169,7 @@ def read_progress(folder: SubmissionFolder) -> RunProgress:
         tol=load_job(folder.job).solver.tol if folder.job.is_file() else 0.0,
         committed=None if done is None else done.saved,
         committed_epochs=0 if done is None else done.epochs,
-        finished=bool(result) and done is None and result.get("complete", True),
+        finished=run.has_ended() and result.get("complete", True),
         result=result,
     )
 

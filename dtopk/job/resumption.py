@@ -29,7 +29,7 @@ def store_checksum(store: FeatureStore) -> str:
     return str(store.manifest.to_attributes()["checksum"])
 
 
-def check_resumable(path: PathLike) -> Checkpoint:
+def check_resumable(path: PathLike) -> Checkpoint | None:
     """Refuse a folder in which there is no run to go on with.
 
     Parameters
@@ -38,8 +38,8 @@ def check_resumable(path: PathLike) -> Checkpoint:
 
     Returns
     -------
-    Checkpoint
-        How far the run is.
+    Checkpoint or None
+        How far the run is; None if it was asked to stop before its first commit, and starts again.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def check_resumable(path: PathLike) -> Checkpoint:
         found = "where there is none"
     else:
         checkpoint = folder.find_checkpoint()
-        if checkpoint is not None:
+        if checkpoint is not None or folder.starts_again():
             return checkpoint
         found = (
             "whose run has ended. To train on from its duals, take another folder and "

@@ -168,7 +168,7 @@ class RunFolder:
             return
         if not self.record.is_file():
             raise self._in_use("is in use")
-        if self.result.is_file() and self.find_checkpoint() is None:
+        if self.has_ended():
             raise self._in_use("holds a run that has ended")
 
     def is_empty(self) -> bool:
@@ -217,6 +217,19 @@ class RunFolder:
         if manifest is None:
             return None
         return Checkpoint(epochs=manifest["progress"]["epoch"], saved=manifest["saved"])
+
+    def has_ended(self) -> bool:
+        """Whether there is a result, and nothing that the same job would do in the folder."""
+        return (
+            self.result.is_file() and self.find_checkpoint() is None and not self.starts_again()
+        )
+
+    def starts_again(self) -> bool:
+        """Whether the run was asked to stop before its first commit, and so left only a result."""
+        if not self.result.is_file():
+            return False
+        resumable = json.loads(self.result.read_text(encoding="utf-8")).get("resumable", False)
+        return bool(resumable) and self.find_checkpoint() is None
 
     def claim(self, record: RunRecord, job_toml: str) -> None:
         """Make the folder this run's; what a run has left that was killed early is overwritten.

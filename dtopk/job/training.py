@@ -324,7 +324,10 @@ def _report(
     problem, folder = part.problem, part.folder
     if run is not None:
         run.wait_for_start()
-    is_final = fitted.certificate.certified or part.state.load() is None
+    is_final = fitted.certificate.certified or (
+        # Who asked a run to stop in its first epoch means to start it again.
+        part.state.load() is None and fitted.stop_reason != "interrupted"
+    )
     result = TrainResult(
         run_dir=folder.path,
         model=model,

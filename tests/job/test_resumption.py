@@ -76,6 +76,13 @@ class InterruptAfter(Callback):
             signal.raise_signal(signal.SIGINT)
 
 
+class InterruptInFirstEpoch(Callback):
+    """Press Ctrl-C while the kernels are compiled."""
+
+    def on_compile(self):
+        signal.raise_signal(signal.SIGINT)
+
+
 @pytest.fixture
 def make_long(make_job):
     """Make a job of some twenty epochs that commits after each of them."""
@@ -220,6 +227,30 @@ def test_interrupted_run_goes_on_by_the_same_job(store, make_long):
     assert {"model.npz", "dual", "state"} <= set(list_names(stopped.run_dir))
     resumed = train(store, make_long("stopped"))
     assert_same_run(undisturbed, resumed)
+
+
+@pytest.mark.parametrize("sections", [{}, {"cluster": ClusterSection(partitions=3)}])
+def test_run_stopped_before_its_first_commit_starts_again(store, make_long, sections):
+    """A batch system warns whenever a job's time ends, be it in the first epoch."""
+    undisturbed = train(store, make_long("undisturbed", **sections))
+    job = make_long("stopped", **sections)
+    for _ in range(2):
+        stopped = train(store, job, callbacks=[InterruptInFirstEpoch()])
+        assert (stopped.epochs, stopped.stop_reason, stopped.resumable) == (1, "interrupted", True)
+        assert "state" not in list_names(stopped.run_dir)
+        assert not stopped.certificate.certified
+        assert check_resumable(stopped.run_dir) is None
+    again = train(store, job)
+    assert (again.resumed_at, again.resumable) == ((), False)
+    assert_same_run(undisturbed, again)
+
+
+def test_run_certified_before_its_first_commit_has_ended(store, make_long):
+    job = make_long(solver=dataclasses.replace(LONG, tol=0.999))
+    result = train(store, job, callbacks=[InterruptInFirstEpoch()])
+    assert (result.certificate.certified, result.resumable) == (True, False)
+    with pytest.raises(ValueError, match="holds a run that has ended"):
+        train(store, job)
 
 
 def test_run_out_of_time_goes_on_by_the_same_job(store, make_long, monkeypatch):

@@ -75,6 +75,14 @@ def test_run_that_has_ended_is_refused(claimed):
         claimed.check_usable()
 
 
+def test_run_that_stopped_before_its_first_commit_can_be_started_again(claimed):
+    claimed.write_result({"resumable": True})
+    claimed.check_usable()
+    assert claimed.starts_again()
+    commit(claimed, 3)
+    assert not claimed.starts_again()
+
+
 @pytest.mark.parametrize("name", ["job.toml", "notes.txt", "state"])
 def test_folder_that_is_no_runs_is_refused(folder, name):
     """Also one in which somebody keeps a job file."""
