@@ -244,17 +244,18 @@ def test_worker_step_that_is_killed_is_started_again(submit, here):
 
 
 def test_run_goes_on_in_a_new_job_at_the_end_of_its_walltime(submit, job_path, tmp_path):
-    longer = f"solver.max_epochs={2 * EPOCHS}"
+    # Epochs for some 40 s, and not converged after them, so that the warning comes in the middle.
+    longer = (f"solver.max_epochs={8 * EPOCHS}", "model.C=1000")
     here = tmp_path / "here"
-    train = ["train", str(job_path), "--run-dir", str(here), "--set", longer]
-    assert run_and_report(dtopk, train) == 0
+    settings = [word for setting in longer for word in ("--set", setting)]
+    assert run_and_report(dtopk, ["train", str(job_path), "--run-dir", str(here), *settings]) == 0
     # SLURM counts in whole minutes, and warns at most so many seconds before: here in the first 12.
-    run = submit(longer, "submit.walltime=00:01:00", "submit.warn_s=48")
+    run = submit(*longer, "submit.walltime=00:01:00", "submit.warn_s=48")
     run.wait("the warning", lambda: any(each.ended for each in run.folder.read_attempts()))
     run.wait("the queue", lambda: squeue(run.job_id, "%T") == "PENDING")
     scontrol("update", f"jobid={run.job_id}", "timelimit=00:10:00")
     run.wait_for_end()
-    run.assert_same(here, 2 * EPOCHS)
+    run.assert_same(here, 8 * EPOCHS)
     first, second = run.folder.read_attempts()
     assert (first.why, second.why, second.status) == ("asked", "", 0)
     assert run.status()["restarts"] == 1
