@@ -220,9 +220,7 @@ class RunFolder:
 
     def has_ended(self) -> bool:
         """Whether there is a result, and nothing that the same job would do in the folder."""
-        return (
-            self.result.is_file() and self.find_checkpoint() is None and not self.starts_again()
-        )
+        return self.result.is_file() and self.find_checkpoint() is None and not self.starts_again()
 
     def starts_again(self) -> bool:
         """Whether the run was asked to stop before its first commit, and so left only a result."""

@@ -14,18 +14,6 @@ _LINE = 8
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def count_nonzeros(rows):
-    """Return the number of entries of rows (n, m) that are not zero."""
-    count = 0
-    for i in range(rows.shape[0]):
-        here = 0
-        for j in range(rows.shape[1]):
-            here += rows[i, j] != 0
-        count += here
-    return count
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
 def take_nonzeros(rows, indptr, indices, values):
     """Write the entries of rows (n, m) that are not zero.
 
@@ -33,18 +21,28 @@ def take_nonzeros(rows, indptr, indices, values):
     ----------
     rows : ndarray of shape (n, m), float32 or float64
     indptr : ndarray of shape (n + 1,), int64
-    indices : ndarray of int32, as long as there are entries
+    indices : ndarray of int32
+        Its last m places are of no use.
     values : ndarray of the same length, the dtype of rows
+
+    Returns
+    -------
+    int
+        How many there are; -1 if there was no place for them.
     """
-    place = 0
+    n_classes = rows.shape[1]
+    place, last = 0, len(values) - n_classes
     indptr[0] = 0
     for i in range(rows.shape[0]):
-        for j in range(rows.shape[1]):
-            if rows[i, j] != 0:
-                indices[place] = j
-                values[place] = rows[i, j]
-                place += 1
+        # Every entry is written where the next one goes: without a branch, which would be missed.
+        for j in range(n_classes):
+            indices[place] = j
+            values[place] = rows[i, j]
+            place += rows[i, j] != 0
+        if place > last:
+            return -1
         indptr[i + 1] = place
+    return place
 
 
 @njit(cache=True, forceinline=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
@@ -79,8 +77,11 @@ def add_outer_products(X, indptr, indices, values, out):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def add_tiles(tiles, out):
-    """Add what :func:`add_outer_products` has summed to out (width, n_classes), float64."""
+def add_tiles(tiles, keeps, out):
+    """Add what :func:`add_outer_products` has summed to out (width, n_classes), float64.
+
+    Unless `keeps`, what out holds does not count.
+    """
     tile = tiles.shape[2]
     width, n_classes = out.shape
     for number in range(tiles.shape[0]):
@@ -89,7 +90,7 @@ def add_tiles(tiles, out):
             stop = min(start + _LINE, n_classes)
             for f in range(first, min(first + tile, width)):
                 for j in range(start, stop):
-                    out[f, j] += tiles[number, j, f - first]
+                    out[f, j] = tiles[number, j, f - first] + (out[f, j] if keeps else 0.0)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

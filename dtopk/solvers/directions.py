@@ -11,10 +11,10 @@ from dtopk.kernels.blas import gemm
 
 Array = NDArray[Any]
 
-_BATCH_ROWS = 2048
+_BATCH_ROWS = 4096
 """Rows that are multiplied with W together: more of them gain nothing."""
 _LEAST_ROWS = 256
-_BATCH_BYTES = 64 << 20
+_BATCH_BYTES = 128 << 20
 """Bytes that a batch may take, where the least rows do."""
 BATCH_ARRAYS = 4
 """Arrays of a batch with a column a class, at most."""
@@ -62,14 +62,24 @@ class SparseRows:
         ----------
         rows : ndarray of shape (n_rows, n_columns), float32 or float64
         """
-        count = kernels.count_nonzeros(rows)
-        found = cls(
-            np.empty(len(rows) + 1, np.int64),
-            np.empty(count, np.int32),
-            np.empty(count, rows.dtype),
-        )
-        kernels.take_nonzeros(rows, found.indptr, found.indices, found.values)
+        found = cls.find(rows, rows.size)
+        assert found is not None
         return found
+
+    @classmethod
+    def find(cls, rows: Array, most: int) -> "SparseRows | None":
+        """Find the entries that are not zero, as long as there are at most so many.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n_rows, n_columns), float32 or float64
+        most : int
+        """
+        indptr = np.empty(len(rows) + 1, np.int64)
+        indices = np.empty(most + rows.shape[1], np.int32)
+        values = np.empty(len(indices), rows.dtype)
+        count = kernels.take_nonzeros(rows, indptr, indices, values)
+        return None if count < 0 else cls(indptr, indices[:count].copy(), values[:count].copy())
 
     @classmethod
     def concatenate(cls, parts: "list[SparseRows]") -> "SparseRows":
@@ -119,7 +129,8 @@ class DirectionSum:
     """
 
     def __init__(self, width: int, n_classes: int, dtype: np.dtype[Any]) -> None:
-        self._total = np.zeros((width, n_classes))
+        self._total = np.empty((width, n_classes))
+        self._is_zero = True
         self._dtype = dtype
         self._dense: Array | None = None
         self._sparse: Array | None = None
@@ -127,7 +138,8 @@ class DirectionSum:
 
     def restart(self) -> None:
         """Begin at zero again, in the same memory: what `total` has returned is lost."""
-        self._total[:] = 0
+        self._flush()
+        self._is_zero = True
 
     def add(self, X: Array, A: Array) -> SparseRows | None:
         """Add rows.
@@ -142,9 +154,8 @@ class DirectionSum:
         SparseRows or None
             A, where it has few entries that are not zero.
         """
-        found = None
-        if _SPARSE * kernels.count_nonzeros(A) < A.size:
-            found = SparseRows.from_dense(A)
+        found = SparseRows.find(A, A.size // _SPARSE)
+        if found is not None:
             if self._sparse is None:
                 width, n_classes = self._total.shape
                 self._sparse = np.zeros((-(-width // _TILE), n_classes, _TILE), self._dtype)
@@ -159,15 +170,22 @@ class DirectionSum:
         return found
 
     def _flush(self) -> None:
+        if self._rows == 0:
+            return
         self._rows = 0
         if self._dense is not None:
-            self._total += self._dense
+            np.add(0 if self._is_zero else self._total, self._dense, out=self._total)
+            self._is_zero = False
             self._dense[:] = 0
         if self._sparse is not None:
-            kernels.add_tiles(self._sparse, self._total)
+            kernels.add_tiles(self._sparse, not self._is_zero, self._total)
+            self._is_zero = False
             self._sparse[:] = 0
 
     def total(self) -> NDArray[np.float64]:
         """Return the sum, of shape (width, n_classes), float64: the memory that is summed in."""
         self._flush()
+        if self._is_zero:
+            self._total[:] = 0
+            self._is_zero = False
         return self._total
