@@ -1,6 +1,6 @@
 """Run a model over the rows of a store: its accuracy, and its best classes of every row."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ def evaluate_split(
     split: str,
     *,
     progress: Callable[[int, int], None] | None = None,
+    also: Callable[[NDArray[np.int64], NDArray[Any]], None] | None = None,
 ) -> AccuracyCounts:
     """Count how accurate a model is on the rows of a split.
 
@@ -33,6 +34,9 @@ def evaluate_split(
     split : str
     progress : callable, optional
         Called with the rows done and the rows to do.
+    also : callable, optional
+        Called with labels and scores of each batch, as :func:`iter_scores` yields them, for what
+        else is to be counted in the same pass.
 
     Returns
     -------
@@ -46,6 +50,34 @@ def evaluate_split(
     ValueError
         If the store has other features, or a row of a class that the model was not trained on.
     """
+    counts = AccuracyCounts(n_classes=model.n_classes)
+    for y, scores in iter_scores(model, store, split, progress=progress):
+        counts.update(y, scores)
+        if also is not None:
+            also(y, scores)
+    return counts
+
+
+def iter_scores(
+    model: Model,
+    store: FeatureStore,
+    split: str,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+    """Score the rows of a split, a batch at a time.
+
+    Parameters
+    ----------
+    model, store, split, progress
+        As of :func:`evaluate_split`, with the same errors.
+
+    Yields
+    ------
+    y : ndarray of shape (n_rows,), int64
+        Columns of the model.
+    scores : ndarray of shape (n_rows, n_classes), the type of W
+    """
     check_features(model, store)
     if model.target != "multiclass" or store.kind != "multiclass":
         raise ValueError(
@@ -55,17 +87,16 @@ def evaluate_split(
     columns = match_classes(store.class_names, model.classes)
     if model.class_rows is not None:
         columns[model.class_rows[columns] == 0] = -1
-    counts = AccuracyCounts(n_classes=model.n_classes)
-    n_rows = store.split_size(split)
+    n_rows, done = store.split_size(split), 0
     for batch in store.iter_batches(split, batch_rows(model)):
         check_batch(batch.X, batch.y, batch.weight, start=batch.start, store=store)
         assert not isinstance(batch.y, LabelRows)
         y = columns[batch.y]
         _check_known(y, batch.y, batch.start, store, split)
-        counts.update(y, model.decision_function(widen(batch.X, model.W.dtype)))
+        yield y, model.decision_function(widen(batch.X, model.W.dtype))
+        done += len(y)
         if progress is not None:
-            progress(counts.n_rows, n_rows)
-    return counts
+            progress(done, n_rows)
 
 
 def evaluate_label_sets(
