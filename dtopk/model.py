@@ -25,7 +25,7 @@ from dtopk.atomic import FilePath, replace_when_complete
 from dtopk.calibration import Calibration, NewerCalibrationError, read_calibration
 
 if TYPE_CHECKING:
-    from dtopk_storage.paths import PathLike
+    from dtopk_storage.paths import AnyPath, PathLike
 
 MODEL_VERSION = 1
 """The newest version of the model file that this program reads."""
@@ -359,7 +359,7 @@ def load_model(path: "PathLike") -> Model:
     OSError
         If the object store cannot be reached.
     """
-    path, file = _find_model(path)
+    path, file = _open_model(path)
     try:
         with zipfile.ZipFile(file) as archive:
             header = json.loads(archive.read(_HEADER))
@@ -380,26 +380,49 @@ def load_model(path: "PathLike") -> Model:
         ) from error
 
 
-def _find_model(path: "PathLike") -> tuple[str, Path | io.BytesIO]:
-    """Return the path of a model's file, and the file, which from an object store has been read."""
+def find_model_file(path: "PathLike") -> "AnyPath":
+    """Return where the file of a model lies.
+
+    Parameters
+    ----------
+    path : path of a model file, or of a run folder that holds a 'model.npz'
+        Or the address of one in an object store.
+
+    Returns
+    -------
+    Path or ObjectPath
+        On a disk that of a file that is there.
+
+    Raises
+    ------
+    ValueError
+        If there is none on the disk.
+    """
     if not isinstance(path, str | os.PathLike) or "://" in str(path):
         # Imported here: what is on a disk is read without it.
         from dtopk_storage.paths import as_path
 
         place = as_path(path, name="model")
         if not isinstance(place, Path):
-            place = place if place.is_file() else place / _FILE
-            try:
-                return str(place), io.BytesIO(place.read_bytes())
-            except FileNotFoundError as error:
-                raise ValueError(f"model {str(place)!r} does not exist.") from error
+            return place if place.is_file() else place / _FILE
         path = place
     path = Path(path)
     if path.is_dir():
         path = path / _FILE
     if not path.is_file():
         raise ValueError(f"model {str(path)!r} does not exist.")
-    return str(path), path
+    return path
+
+
+def _open_model(path: "PathLike") -> tuple[str, Path | io.BytesIO]:
+    """Return the path of a model's file, and the file, which from an object store has been read."""
+    place = find_model_file(path)
+    if isinstance(place, Path):
+        return str(place), place
+    try:
+        return str(place), io.BytesIO(place.read_bytes())
+    except FileNotFoundError as error:
+        raise ValueError(f"model {str(place)!r} does not exist.") from error
 
 
 def select_topk(scores: NDArray[Any], k: int) -> NDArray[np.intp]:

@@ -1,5 +1,7 @@
 """Temperatures, and labels' nonconformity with its quantiles."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,7 @@ from dtopk.calibration import (
     score_labels,
 )
 
-SCORES = [
+SCORES: list[dict[str, Any]] = [
     {"score": "lac"},
     {"score": "aps"},
     {"score": "raps", "k": 2, "penalty": 0.1},

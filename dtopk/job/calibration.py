@@ -38,7 +38,7 @@ class CalibrationResult:
     tell something."""
 
 
-def calibrate(
+def calibrate_model(
     model: Model,
     store: FeatureStore,
     split: str,

@@ -58,7 +58,8 @@ def test_bins_of_equal_mass_leave_out_those_without_rows():
 
 
 def test_batches_change_nothing(rows):
-    whole, batches = count(*rows, size=300), count(*rows, size=7)
+    y, p = rows
+    whole, batches = count(y, p, size=300), count(y, p, size=7)
     for binning in ("equal_width", "equal_mass"):
         np.testing.assert_array_equal(
             batches.bins(9, binning).accuracy, whole.bins(9, binning).accuracy
