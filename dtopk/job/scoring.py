@@ -185,10 +185,38 @@ class TopClasses:
     labels: NDArray[Any]
     """Their class names, shape (n_rows, k)."""
     scores: NDArray[Any]
-    """Their scores, shape (n_rows, k)."""
+    """Their scores, or their probabilities, shape (n_rows, k)."""
     row_id: NDArray[np.int64] | None
     """Which row of the store's source each one was, shape (n_rows,); None where that is its own
     number."""
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.columns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetClasses:
+    """The conformal sets of consecutive rows."""
+
+    start: int
+    """First row."""
+    sizes: NDArray[np.int64]
+    """How many classes each set holds, shape (n_rows,)."""
+    columns: NDArray[np.intp]
+    """Columns of W, those of one row after those of another, best first, shape (n_labels,)."""
+    labels: NDArray[Any]
+    """Their class names, shape (n_labels,)."""
+    scores: NDArray[Any]
+    """Their scores, or their probabilities, shape (n_labels,)."""
+    row_id: NDArray[np.int64] | None
+    """As of `TopClasses`."""
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.sizes)
 
 
 def check_features(model: Model, store: FeatureStore) -> None:
