@@ -80,9 +80,9 @@ def calibrate(
     figure = RunFolder(path=file.parent).reliability
     bins = {
         "before": result.before.bins(n_bins),
-        "calibrated": result.after.bins(n_bins),
+        "calibrated": result.after.reliability.bins(n_bins),
     }
-    title = f"{model.loss}: reliability on {split}, {result.after.n_rows:,} rows"
+    title = f"{model.loss}: reliability on {split}, {result.after.reliability.n_rows:,} rows"
     save_png(draw_reliability(bins, title=title), figure)
     tell_written(figure)
     fields = _summarise(result, n_bins)
@@ -112,8 +112,8 @@ def _summarise(result: CalibrationResult, n_bins: int) -> dict[str, Any]:
         "k": calibration.k,
         "penalty": calibration.penalty,
         "before": summarise_reliability(result.before, n_bins),
-        "calibrated": summarise_reliability(result.after, n_bins),
-        "sets": summarise_sets(result.sets),
+        "calibrated": summarise_reliability(result.after.reliability, n_bins),
+        "sets": summarise_sets(result.after.sets),
     }
 
 

@@ -1,7 +1,7 @@
 """How good scores are, counted batch by batch: one true class a row, or a set of labels."""
 
 from dtopk.evaluation.accuracy import AccuracyCounts, match_classes, rank_true_classes
-from dtopk.evaluation.conformal import fit_calibration
+from dtopk.evaluation.conformal import CalibrationCounts, fit_calibration
 from dtopk.evaluation.label_metrics import LABEL_METRICS, LabelMetric
 from dtopk.evaluation.multilabel import MultilabelCounts
 from dtopk.evaluation.reliability import Binning, ReliabilityBins, ReliabilityCounts, SetCounts
@@ -12,6 +12,7 @@ __all__ = [
     "LABEL_METRICS",
     "AccuracyCounts",
     "Binning",
+    "CalibrationCounts",
     "ChosenThreshold",
     "LabelMetric",
     "MultilabelCounts",

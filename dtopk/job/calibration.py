@@ -10,17 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dtopk.calibration import Calibration, complete_score, log_softmax
-from dtopk.evaluation import ReliabilityCounts, SetCounts, fit_calibration
+from dtopk.calibration import complete_score, log_softmax
+from dtopk.evaluation import CalibrationCounts, ReliabilityCounts, fit_calibration
 from dtopk.job.scoring import iter_scores
 from dtopk.model import Model
 from dtopk_storage import FeatureStore
 from dtopk_storage.paths import as_path
 
 logger = logging.getLogger(__name__)
-
-COVERAGES = (0.8, 0.9, 0.95, 0.99)
-"""What is reported of sets, as far as the rows allow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +28,9 @@ class CalibrationResult:
     """The model given, with its calibration."""
     before: ReliabilityCounts
     """Of its probabilities before, on the same rows; where it had none of the softmax of scores."""
-    after: ReliabilityCounts
-    """Of those calibrated."""
-    sets: tuple[SetCounts, ...]
-    """Of the sets of some coverages. On these rows they cover what was asked for; their sizes
-    tell something."""
+    after: CalibrationCounts
+    """Of those calibrated, and of sets. On these rows sets cover what was asked for, since they
+    were made to; their sizes tell something."""
 
 
 def calibrate_model(
@@ -97,41 +92,13 @@ def calibrate_model(
         penalty=penalty,
         source={"store": store.path, "split": split},
     )
-    before, after, sets = ReliabilityCounts(), ReliabilityCounts(), count_coverages(calibration)
+    before, after = ReliabilityCounts(), CalibrationCounts(calibration=calibration)
     for y, scores in batches():
         native = raw.score_probabilities(scores) if raw.link else np.exp(log_softmax(scores, 1.0))
         before.update(y, native)
-        after.update(y, calibration.probabilities(scores))
-        update_sets(sets, calibration, y, scores)
-    return CalibrationResult(
-        model=dataclasses.replace(model, calibration=calibration),
-        before=before,
-        after=after,
-        sets=sets,
-    )
-
-
-def count_coverages(calibration: Calibration) -> tuple[SetCounts, ...]:
-    """Make counts for the coverages that are reported, those that the calibration's rows allow."""
-    bound = calibration.n_rows / (calibration.n_rows + 1)
-    return tuple(SetCounts(coverage=coverage) for coverage in COVERAGES if coverage <= bound)
-
-
-def update_sets(
-    sets: tuple[SetCounts, ...], calibration: Calibration, y: NDArray[Any], scores: NDArray[Any]
-) -> None:
-    """Count the sets of one batch, for every coverage.
-
-    Parameters
-    ----------
-    sets : tuple of SetCounts
-    calibration : Calibration
-    y : ndarray of shape (n_rows,), integer
-    scores : ndarray of shape (n_rows, n_classes)
-    """
-    nonconformity = calibration.nonconformity(scores)
-    for counts in sets:
-        counts.update(y, nonconformity <= calibration.threshold(counts.coverage))
+        after.update(y, scores)
+    calibrated = dataclasses.replace(model, calibration=calibration)
+    return CalibrationResult(model=calibrated, before=before, after=after)
 
 
 def _check_unseen(model: Model, store: FeatureStore, split: str) -> None:
