@@ -285,7 +285,9 @@ def _show_calibration(run: RunReport) -> list[str]:
         ]
         for counts in run.calibration.sets
     ]
-    points = list(zip(bins.confidence.tolist(), bins.accuracy.tolist(), strict=True))
+    # Of as many rows at each point: none of them is a matter of chance alone.
+    shown = reliability.bins(binning="equal_mass")
+    points = list(zip(shown.confidence.tolist(), shown.accuracy.tolist(), strict=True))
     lines = [
         Line(label="calibrated", color=0, points=points),
         Line(label="as often as stated", color=5, points=[(0, 0), (1, 1)], dashed=True),
@@ -297,7 +299,7 @@ def _show_calibration(run: RunReport) -> list[str]:
     return [
         _panel(f"Probabilities and sets on {run.split!r}", tables),
         _panel(
-            f"Reliability on {run.split!r}",
+            f"Reliability on {run.split!r}, as many rows at each point",
             draw_lines(lines, x_label=label, y_label="accuracy", percent=True),
         ),
     ]
