@@ -271,7 +271,7 @@ def draw_reliability(by_name: Mapping[str, ReliabilityPoints], *, title: str) ->
         axes.plot(100 * bins.confidence, 100 * bins.accuracy, label=name, **style)
         shares.plot(100 * bins.confidence, 100 * bins.n_rows / bins.n_rows.sum(), **style)
     axes.set(ylabel="accuracy", xlim=(-2, 102), ylim=(-2, 102))
-    shares.set(xlabel="probability of the class predicted", ylabel="rows")
+    shares.set(xlabel="confidence: the probability of the class predicted", ylabel="rows")
     shares.set_ylim(bottom=0)
     for panel in (axes, shares):
         panel.yaxis.set_major_formatter(PercentFormatter())

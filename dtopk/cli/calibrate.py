@@ -57,10 +57,12 @@ def calibrate(
     one trained on. The model file is written anew with the calibration, which takes the place of an
     older one, and the figure reliability.png beside it. Weights and predictions stay as they are.
 
-    Probabilities are the softmax of the scores divided by a temperature, the one of greatest
-    likelihood. The expected calibration error (ECE) says how far they are from the accuracy, in
-    bins of equal width and of equally many rows. Sets of labels, which `dtopk predict --coverage`
-    writes, hold a row's label as often as asked for, if its rows are like those of the split:
+    Probabilities are the softmax of the scores divided by a temperature, the one of the smallest
+    negative log-likelihood (NLL); before, of a loss without probabilities, that of the scores
+    themselves. The confidence is the probability of the class predicted, and the expected
+    calibration error (ECE) how far it is from the accuracy, in bins of equal width and of equally
+    many rows. Sets of labels, which `dtopk predict --coverage` writes, hold a row's label as often
+    as asked for, if its rows are like those of the split:
 
     \b
     lac     labels of a probability above a threshold: the smallest sets

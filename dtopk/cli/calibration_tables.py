@@ -53,7 +53,7 @@ def format_reliability(by_name: Mapping[str, dict[str, Any]]) -> str:
                 f"{100 * errors['equal_mass']:.2f}%",
             ]
         )
-    header = ("probabilities", "accuracy", "stated", "-log p", "ECE", "ECE, equal mass")
+    header = ("probabilities", "accuracy", "confidence", "NLL", "ECE", "ECE, equal mass")
     return format_table(rows, header=header)
 
 
@@ -69,7 +69,7 @@ def format_sets(sets: Sequence[dict[str, Any]]) -> str:
         ]
         for fields in sets
     ]
-    return format_table(rows, header=("coverage", "reached", "labels", "most", "empty sets"))
+    return format_table(rows, header=("coverage", "reached", "mean size", "largest", "empty"))
 
 
 def describe_score(calibration: Calibration) -> str:

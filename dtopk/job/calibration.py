@@ -82,7 +82,7 @@ def calibrate_model(
     raw = dataclasses.replace(model, calibration=None)
 
     def batches() -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
-        return iter_scores(raw, store, split, progress=progress)
+        return iter_scores(raw, store, split, wide=True, progress=progress)
 
     calibration = fit_calibration(
         batches,

@@ -272,7 +272,7 @@ def _show_calibration(run: RunReport) -> list[str]:
     facts = [
         ["temperature", f"{calibration.temperature:.4g}"],
         ["accuracy", f"{100 * reliability.accuracy():.2f}%"],
-        ["mean probability of the class predicted", f"{100 * reliability.confidence():.2f}%"],
+        ["mean confidence", f"{100 * reliability.confidence():.2f}%"],
         ["expected calibration error", f"{100 * bins.calibration_error:.2f}%"],
         ["negative log-likelihood", f"{reliability.negative_log_likelihood:.4f}"],
     ]
@@ -292,10 +292,10 @@ def _show_calibration(run: RunReport) -> list[str]:
         Line(label="calibrated", color=0, points=points),
         Line(label="as often as stated", color=5, points=[(0, 0), (1, 1)], dashed=True),
     ]
-    label = "probability of the class predicted"
+    label = "confidence: the probability of the class predicted"
     tables = _table((), facts, 1)
     if sets:
-        tables += f"<p></p>{_table(('coverage', 'reached', 'labels', 'most'), sets, 0)}"
+        tables += f"<p></p>{_table(('coverage', 'reached', 'mean size', 'largest'), sets, 0)}"
     return [
         _panel(f"Probabilities and sets on {run.split!r}", tables),
         _panel(

@@ -14,6 +14,8 @@ from dtopk_storage import FeatureStore, LabelRows, check_batch
 
 _BATCH_BYTES = 64 * 10**6
 """Features and scores of a batch take about so much memory."""
+_WIDTH = 8
+"""By how much fewer rows a batch has whose scores are computed with in float64."""
 
 
 def evaluate_split(
@@ -51,7 +53,8 @@ def evaluate_split(
         If the store has other features, or a row of a class that the model was not trained on.
     """
     counts = AccuracyCounts(n_classes=model.n_classes)
-    for y, scores in iter_scores(model, store, split, progress=progress):
+    wide = also is not None
+    for y, scores in iter_scores(model, store, split, wide=wide, progress=progress):
         counts.update(y, scores)
         if also is not None:
             also(y, scores)
@@ -63,6 +66,7 @@ def iter_scores(
     store: FeatureStore,
     split: str,
     *,
+    wide: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
     """Score the rows of a split, a batch at a time.
@@ -71,6 +75,9 @@ def iter_scores(
     ----------
     model, store, split, progress
         As of :func:`evaluate_split`, with the same errors.
+    wide : bool, default=False
+        Whether the caller makes several arrays of float64 of the scores, for which batches are
+        smaller.
 
     Yields
     ------
@@ -88,7 +95,8 @@ def iter_scores(
     if model.class_rows is not None:
         columns[model.class_rows[columns] == 0] = -1
     n_rows, done = store.split_size(split), 0
-    for batch in store.iter_batches(split, batch_rows(model)):
+    rows = max(1, batch_rows(model) // _WIDTH) if wide else batch_rows(model)
+    for batch in store.iter_batches(split, rows):
         check_batch(batch.X, batch.y, batch.weight, start=batch.start, store=store)
         assert not isinstance(batch.y, LabelRows)
         y = columns[batch.y]
