@@ -235,12 +235,6 @@ class Model:
         ValueError
             If the model is not calibrated and its loss gives no probabilities.
         """
-        if not self.has_probabilities:
-            raise ValueError(
-                f"predict_proba must have a loss with probabilities, got {self.loss!r}. "
-                "Calibrate the model with `dtopk calibrate`, use decision_function, or train with "
-                "loss 'softmax'."
-            )
         return self.score_probabilities(self.decision_function(X))
 
     def score_probabilities(self, scores: NDArray[Any]) -> NDArray[Any]:
@@ -249,8 +243,23 @@ class Model:
         Parameters
         ----------
         scores : ndarray of shape (n_samples, n_classes)
-            As :meth:`decision_function` returns them, of a model that has probabilities.
+            As :meth:`decision_function` returns them.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes), the type of `scores`
+
+        Raises
+        ------
+        ValueError
+            As of :meth:`predict_proba`.
         """
+        if not self.has_probabilities:
+            raise ValueError(
+                f"predict_proba must have a loss with probabilities, got {self.loss!r}. "
+                "Calibrate the model with `dtopk calibrate`, use decision_function, or train with "
+                "loss 'softmax'."
+            )
         if self.calibration is not None:
             return self.calibration.probabilities(scores)
         return _LINKS[self.link](scores)
