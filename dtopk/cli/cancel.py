@@ -22,11 +22,12 @@ def cancel(run: str, now: bool) -> None:
     record = folder.read_record()
     state = look_at(record)
     what = f"{record.back_end} job {record.job_id}"
+    back_end = make_back_end(record.back_end)
     if state.phase == "ended":
+        back_end.clear(record)
         answer(f"{what} has ended already ({state.word}).")
         return
     folder.cancelled.touch()
-    back_end = make_back_end(record.back_end)
     if back_end.is_elsewhere and not now and state.phase == "running":
         tell(f"{what} commits and stops, which is waited for.")
     back_end.cancel(record, now=now)

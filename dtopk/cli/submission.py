@@ -257,7 +257,7 @@ def find_failure(
     state : JobState
     """
     attempts = folder.read_attempts()
-    last = attempts[-1] if attempts else state.attempt
+    last = state.attempt or (attempts[-1] if attempts else None)
     error = _find_error(Path(record.log_dir) / "run.log")
     again = "Then submit it again, by the same command with the same --run-dir: it goes on."
     if folder.cancelled.exists() or (state.failure == "cancelled" and not _has_failed(last)):

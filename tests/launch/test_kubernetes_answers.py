@@ -227,6 +227,28 @@ def test_logs_are_those_of_the_pods(submitted, call):
     assert "dtopk-first-job-runner: Running on n1" in said
 
 
+def test_end_of_a_run_is_known_when_its_job_is_deleted(submitted, call, tmp_path):
+    log = "error: k must be below 3, got 7.\n"
+    submitted.say(job("Failed"), [pod("job-runner", "Failed", state=ended(2))], log)
+    call("cancel", "dtopk-first")
+    call("cancel", "dtopk-first")
+    (attempt,) = submitted.folder.read_attempts()
+    assert (attempt.host, attempt.status) == ("n1", 2)
+    (tmp_path / "bin" / "kubectl").write_text("#!/bin/sh\necho '(NotFound)' >&2\nexit 1\n")
+    found = json.loads(call("status", "dtopk-first", "--json").out)
+    assert (found["state"], found["failure"]["cause"]) == ("deleted", "refused")
+    submitted.folder.attempts.unlink()
+    found = json.loads(call("status", "dtopk-first", "--json").out)
+    assert (found["state"], found["failure"]["cause"]) == ("deleted", "cancelled")
+
+
+def test_what_a_lost_driver_has_left_is_deleted_by_cancel(submitted, call):
+    submitted.say(job("Running"), [pod("worker"), pod("scheduler")])
+    assert "has ended already (Running)" in call("cancel", "dtopk-first").out
+    assert "delete daskjobs.kubernetes.dask.org dtopk-first" in submitted.calls.read_text()
+    assert not submitted.folder.cancelled.exists()
+
+
 @pytest.mark.parametrize(
     ("word", "arguments", "told"),
     [("Running", (), True), ("Running", ("--now",), False), ("ClusterCreated", (), False)],

@@ -269,6 +269,7 @@ def test_names_are_those_that_the_operator_takes(run_name, number, name):
     ("changes", "message"),
     [
         ({"image": ""}, r"^image must be the name of a container image"),
+        ({"image": "a b"}, r"^image must be the name of a container image.*'a b'"),
         ({"cores": 0}, r"^cores must be the processor cores of a node, got 0"),
         ({"memory_bytes": 0}, r"^memory must be that of a node"),
         ({"namespace": "My_Lab"}, r"^namespace must be a name of lower-case letters.*'My_Lab'"),

@@ -146,6 +146,17 @@ class BackEnd(abc.ABC):
             If the batch system does not do it.
         """
 
+    def clear(  # noqa: B027 - most leave nothing
+        self, record: SubmissionRecord
+    ) -> None:
+        """End what a job that has ended has left running.
+
+        Raises
+        ------
+        ClusterError
+            If the batch system does not do it.
+        """
+
     def fetch_logs(  # noqa: B027 - most write them where this machine sees them
         self, record: SubmissionRecord, whose: str = "all"
     ) -> None:

@@ -374,7 +374,7 @@ def check_pods(options: SubmitOptions) -> None:
     ------
     ValueError
     """
-    if not options.image or options.image != options.image.strip():
+    if not options.image or re.search(r"\s", options.image):
         raise ValueError(
             "image must be the name of a container image, such as 'registry.example/dtopk:1', got "
             f"{options.image!r}. deploy/Dockerfile makes one."

@@ -35,6 +35,8 @@ _JOB_ENDED = ("Successful", "Failed")
 _NODE_REASONS = frozenset({"Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated",
                            "Preempting", "UnexpectedAdmissionError"})  # fmt: skip
 _KILLED = 128 + 9
+_SKEW_S = 60.0
+"""Seconds by which the clocks of this machine and of a node may differ."""
 _END_S = 60.0
 """Seconds that the end of a pod may take beyond those that it has."""
 _LOGS = {DRIVER: ("run", ""), SCHEDULER: ("scheduler", ""), WORKER: ("workers", "worker-")}
@@ -126,7 +128,7 @@ class Kubernetes(BackEnd):
         path = str(submission.folder.manifest)
         kubectl.call("create", f"--filename={path}", "--dry-run=server", "--output=name")
         if submission.folder.record.is_file():
-            self._clear(submission.folder.read_record())
+            self._put_aside(submission.folder.read_record())
         made = json.loads(kubectl.call("create", f"--filename={path}", "--output=json"))
         record = self.make_record(submission, made["metadata"]["name"])
         return dataclasses.replace(
@@ -136,15 +138,23 @@ class Kubernetes(BackEnd):
             namespace=made["metadata"]["namespace"],
         )
 
-    def _clear(self, record: SubmissionRecord) -> None:
-        """Keep the log of a job that has ended, and delete what is left of it in the cluster."""
+    def clear(self, record: SubmissionRecord) -> None:
+        """Delete the DaskJob: its driver's pod stays otherwise, and all pods where that is lost."""
+        self.fetch_logs(record)
+        attempt = self.look(record).attempt
+        folder = _folder_of(record)
+        if attempt is not None and attempt not in folder.read_attempts():
+            folder.note_attempt(attempt)
+        _delete(record)
+
+    def _put_aside(self, record: SubmissionRecord) -> None:
+        """Keep the log of a job before, which has ended, and delete what is left of that."""
         if record.back_end != self.name:
             return
-        self.fetch_logs(record)
+        self.clear(record)
         log = Path(record.log_dir) / "run.log"
         if log.is_file():
             log.rename(log.with_name(f"run-{record.job_id}.log"))
-        _delete(record)
 
     def look(self, record: SubmissionRecord) -> JobState:
         """Ask for the DaskJob and its pods."""
@@ -152,7 +162,7 @@ class Kubernetes(BackEnd):
         try:
             job = kubectl.get(_RESOURCE, record.job_id)
         except NotThereError:
-            return JobState(phase="ended", word="deleted", reason="there is no such DaskJob")
+            return _deleted(record)
         return read_state(job, _list_pods(kubectl, record.job_id))
 
     def cancel(self, record: SubmissionRecord, *, now: bool) -> None:
@@ -211,6 +221,23 @@ class Kubernetes(BackEnd):
 
 def _of(record: SubmissionRecord) -> Kubectl:
     return Kubectl(context=record.context, namespace=record.namespace)
+
+
+def _folder_of(record: SubmissionRecord) -> SubmissionFolder:
+    """Return the folder of a submission, in which its logs are."""
+    return SubmissionFolder(run=Path(record.log_dir).parent)
+
+
+def _deleted(record: SubmissionRecord) -> JobState:
+    """Tell what is known of a job that the cluster does not have any more."""
+    known = [attempt for attempt in _folder_of(record).read_attempts()
+             if attempt.began >= record.submitted - _SKEW_S]  # fmt: skip
+    return JobState(
+        phase="ended",
+        word="deleted",
+        failure="" if known else "cancelled",
+        attempt=known[-1] if known else None,
+    )
 
 
 def _find_context(kubectl: Kubectl) -> str:

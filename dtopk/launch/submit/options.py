@@ -1,4 +1,4 @@
-"""What a batch job asks for, in the names of dask-jobqueue, and how its run is looked after."""
+"""What a batch job, or pods, ask for, and how the run is looked after."""
 
 import re
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ OF_BATCH_JOBS = ("form", "driver", "walltime", "queue", "account", "interface",
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitOptions:
-    """What a batch job asks for, and how its run is looked after.
+    """What a batch job asks for in the names of dask-jobqueue, or pods in those of Kubernetes.
 
     Raises
     ------

@@ -143,6 +143,15 @@ class SubmissionFolder:
             ) from error
         return dataclasses.replace(record, earlier=tuple(record.earlier))
 
+    def note_attempt(self, attempt: Attempt) -> None:
+        """Add a start of the run and its end, as a script does."""
+        with self.attempts.open("a", encoding="utf-8") as file:
+            file.write(f"begin {attempt.began:.0f} {attempt.host}\n")
+            if attempt.ended is not None:
+                file.write(
+                    f"end {attempt.ended:.0f} {attempt.status} {attempt.why}".rstrip() + "\n"
+                )
+
     def read_attempts(self) -> tuple[Attempt, ...]:
         """Read when the run was started and how it ended, in that order; torn lines are left out.
 
