@@ -110,7 +110,9 @@ start() {
         --controllers='*,-nodeipam,-cloud-node-lifecycle,-attachdetach'
     background scheduler "$bin/kube-scheduler" --config="$dir/scheduler.yaml" \
         --bind-address=127.0.0.1 --secure-port=$((PORT + 4)) --port=0
-    background kubelet "$PYTHON" "$here/kubelet.py" "$dir" $((PORT + 5)) $((PORT + 6))
+    # With Dask's settings of the image.
+    DASK_CONFIG=$here/../../deploy/dask.yaml \
+        background kubelet "$PYTHON" "$here/kubelet.py" "$dir" $((PORT + 5)) $((PORT + 6))
     wait_for "the nodes" kubectl wait --for=condition=Ready --timeout=1s node/n1 node/n2
 }
 

@@ -26,6 +26,7 @@ from dtopk.launch.submit.dask_job import name_dask_job
 from dtopk.model import load_model
 from dtopk.testing import make_features
 from dtopk_storage import create_store, open_dual
+from dtopk_storage.paths import as_path
 
 REPOSITORY = Path(__file__).parents[2]
 CLUSTER = REPOSITORY / "tests" / "kubernetes" / "cluster.sh"
@@ -136,15 +137,17 @@ def operator(bare_cluster):
     cluster("operator", bare_cluster)
 
 
+def write_store(path):
+    X, y = make_features(N_ROWS, 24, 8, seed=0)
+    with create_store(path, n_features=24, class_names=list("abcdefgh"), chunk_rows=500) as writer:
+        writer.append(X.astype(np.float32), y, split="train")
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """Make the folder that stands for the volume, with the store and the job."""
     folder = tmp_path_factory.mktemp("volume")
-    X, y = make_features(N_ROWS, 24, 8, seed=0)
-    with create_store(
-        folder / "store.zarr", n_features=24, class_names=list("abcdefgh"), chunk_rows=500
-    ) as writer:
-        writer.append(X.astype(np.float32), y, split="train")
+    write_store(folder / "store.zarr")
     (folder / "job.toml").write_text(JOB.lstrip() + f'mount_path = "{folder}"\n')
     return folder
 
@@ -219,11 +222,12 @@ class Run:
 
     def assert_same(self, here, epochs=EPOCHS):
         """Hold weights and duals to those of the run in this process, bit by bit."""
-        models = [load_model(path) for path in (here, self.path)]
+        path = as_path(self.path, name="run folder")
+        models = [load_model(each) for each in (here, path)]
         np.testing.assert_array_equal(models[1].W, models[0].W)
-        duals = [open_dual(path / "dual").read(0, N_ROWS) for path in (here, self.path)]
+        duals = [open_dual(each / "dual").read(0, N_ROWS) for each in (here, path)]
         np.testing.assert_array_equal(duals[1], duals[0])
-        result = json.loads((self.path / "result.json").read_text())
+        result = json.loads((path / "result.json").read_text(encoding="utf-8"))
         assert (result["epochs"], result["stop_reason"]) == (epochs, "max_epochs")
 
     @property
@@ -249,17 +253,18 @@ def tell(tmp_path, capsys, monkeypatch):
 def submit(volume, data, tmp_path, tell):
     """Submit the job; what is left of it ends with the test."""
     submitted = []
-    path = data / f"run of {tmp_path.name}"
 
     def call(*arguments):
         status, out, err = tell(*arguments)
         assert status == 0, err
         return out
 
-    def submit(*settings):
+    def submit(*settings, path=None):
+        path = path or data / f"run of {tmp_path.name}"
         words = [word for setting in settings for word in ("--set", setting)]
         said = call("submit", data / "job.toml", "--to", "kubernetes", "--run-dir", path, *words)
-        submitted.append(Run(path, tmp_path / "runs" / path.name, call))
+        name = as_path(path, name="run folder").name
+        submitted.append(Run(path, tmp_path / "runs" / name, call))
         submitted[-1].said = said
         return submitted[-1]
 
@@ -349,6 +354,7 @@ def test_run_ends_well_with_the_bits_of_one_process(submit, here, tell, bare_clu
     assert (found["phase"], found["state"], found["failure"]) == ("ended", "Successful", None)
     run.wait("the end of the workers", lambda: not run.pods("worker"), 60)
     assert "has ended already (Successful)" in run.call("cancel", run.job)
+    run.wait("the end of the driver's pod", lambda: not run.pods("job-runner"), 60)
 
 
 def test_worker_pod_that_is_killed_changes_no_bit(submit, here):
@@ -371,6 +377,35 @@ def test_driver_that_is_killed_is_started_again_in_its_pod(submit, here, bare_cl
     run.wait("the end", lambda: status_of(run.job) == "Successful")
     run.assert_same(here)
     assert "The run ended with status 137 and is started again, 1 of 1 times." in run.log
+
+
+def test_scheduler_pod_that_is_killed_is_replaced(submit, here):
+    run = submit()
+    run.wait_for_commit()
+    (pod,) = run.pods("scheduler")
+    kubectl("delete", "pod", pod["metadata"]["name"], "--force", "--grace-period=0")
+    run.wait("the end", lambda: status_of(run.job) == "Successful")
+    run.assert_same(here)
+    assert "The run goes back to its last commit." in run.log
+
+
+def test_store_and_run_folder_may_be_in_an_object_store(submit, here, s3):
+    """The driver and the workers know it by a Secret, and no volume is mounted."""
+    write_store(f"{s3}/store.zarr")
+    known = [f"--from-literal={name}={value}" for name, value in os.environ.items()
+             if name.startswith("AWS_")]  # fmt: skip
+    kubectl("create", "secret", "generic", "s3", *known)
+    run = submit(
+        f"data.store={s3}/store.zarr", "submit.claim=", 'submit.env_from=["s3"]',
+        path=f"{s3}/runs/first",
+    )  # fmt: skip
+    for component in ("job-runner", "worker"):
+        run.wait("its pods", lambda component=component: run.pods(component))
+        assert not any(pod["spec"].get("volumes") for pod in run.pods(component))
+    run.wait("the end", lambda: status_of(run.job) == "Successful")
+    run.assert_same(here)
+    found = run.status()
+    assert (found["epochs"], found["phase"]) == (EPOCHS, "ended")
 
 
 def test_run_that_is_refused_is_not_started_again(submit, data):
@@ -412,14 +447,17 @@ def test_cancelled_run_commits_and_goes_on_in_another_job(submit, submitter, dat
     assert (found["phase"], found["state"], found["failure"]["cause"]) == (
         "ended", "deleted", "cancelled"
     )  # fmt: skip
-    assert 0 < found["epochs"] < 2 * EPOCHS
+    # An epoch that was cut short is done again.
+    committed = first.epoch
+    assert 0 < committed <= found["epochs"] < 2 * EPOCHS
     assert json.loads((first.path / "result.json").read_text())["resumable"]
     first.wait("the end of the pods", lambda: not first.pods("worker"), 60)
     second = submit(longer, submitter)
     assert second.job == name_dask_job(first.path.name, 2)
     second.wait("the end", lambda: status_of(second.job) == "Successful")
     second.assert_same(here, 2 * EPOCHS)
-    assert json.loads((first.path / "result.json").read_text())["resumed_at"] == [found["epochs"]]
+    result = json.loads((first.path / "result.json").read_text())
+    assert result["resumed_at"] == [committed]
     assert (second.folder.path / f"run-{first.job}.log").is_file()
 
 
