@@ -4,7 +4,7 @@ import shlex
 
 import click
 
-from dtopk.cli.output import answer
+from dtopk.cli.output import answer, tell
 from dtopk.cli.submission import find_submission, look_at
 from dtopk.launch.submit import make_back_end
 
@@ -22,13 +22,17 @@ def cancel(run: str, now: bool) -> None:
     record = folder.read_record()
     state = look_at(record)
     what = f"{record.back_end} job {record.job_id}"
+    back_end = make_back_end(record.back_end)
     if state.phase == "ended":
+        back_end.clear(record)
         answer(f"{what} has ended already ({state.word}).")
         return
     folder.cancelled.touch()
-    make_back_end(record.back_end).cancel(record, now=now)
+    if back_end.is_elsewhere and not now and state.phase == "running":
+        tell(f"{what} commits and stops, which is waited for.")
+    back_end.cancel(record, now=now)
     shown = shlex.quote(record.run_dir)
-    if now or state.phase == "waiting":
+    if now or state.phase == "waiting" or back_end.is_elsewhere:
         answer(f"{what} is cancelled.")
     else:
         answer(f"{what} commits and stops; `dtopk status {shown}` says when it has ended.")

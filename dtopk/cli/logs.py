@@ -8,7 +8,7 @@ import click
 
 from dtopk.cli.output import answer
 from dtopk.cli.submission import ask, find_submission, list_logs
-from dtopk.launch.submit import SubmissionRecord
+from dtopk.launch.submit import SubmissionRecord, make_back_end
 
 _WHOSE = {"run": 0, "job": 1, "scheduler": 2, "workers": 3}
 """Places in the list of logs."""
@@ -32,6 +32,8 @@ def logs(run: str, whose: str, lines: int, follow: bool) -> None:
     Without an argument it is the newest one in this folder, or in its folder 'runs'.
     """
     record = find_submission(run).read_record()
+    back_end = make_back_end(record.back_end)
+    back_end.fetch_logs(record, whose)
     found = _find(record, whose)
     if not found and not follow:
         raise ValueError(
@@ -49,6 +51,7 @@ def logs(run: str, whose: str, lines: int, follow: bool) -> None:
             answer("\n".join(shown))
     while follow:
         has_ended = ask(record).phase == "ended"
+        back_end.fetch_logs(record, whose)
         for path in _find(record, whose):
             told[path] = _show_more(path, told.get(path, 0))
         if has_ended:

@@ -20,7 +20,7 @@ from dtopk.cli.submission import (
     list_logs,
     read_progress,
 )
-from dtopk.launch.submit import JobState, SubmissionFolder, SubmissionRecord
+from dtopk.launch.submit import JobState, SubmissionFolder, SubmissionRecord, make_back_end
 
 _PHASES = {
     "waiting": "waits in the queue",
@@ -45,6 +45,8 @@ def status(run: str, as_json: bool) -> None:
     state = ask(record)
     progress = read_progress(folder)
     failure = None
+    if state.phase == "ended" and not progress.finished:
+        make_back_end(record.back_end).fetch_logs(record, "run")
     if state.phase in ("ended", "unknown") and not progress.finished:
         failure = find_failure(folder, record, state)
     if as_json:
@@ -66,7 +68,7 @@ def _collect(
         "reason": state.reason,
         "nodes": state.nodes,
         "restarts": _count_restarts(folder, state),
-        "epochs": progress.epochs,
+        "epochs": progress.epochs if progress.is_known else None,
         "relative_gap": progress.relative_gap,
         "gap_is_exact": progress.exact,
         "tol": progress.tol,
@@ -101,16 +103,19 @@ def _format(
     }
     if state.phase == "running" and record.dashboard_port:
         node = state.driver_node or state.nodes
+        tunnel = make_back_end(record.back_end).tunnel(record)
         node = "127.0.0.1" if record.back_end == "local" else node
         port = find_dashboard(folder, record)
         login = f"{getpass.getuser()}@{record.host}"
-        facts["dashboard"] = dashboard_tunnel(node, port, login)
+        facts["dashboard"] = tunnel or dashboard_tunnel(node, port, login)
     if progress.finished:
         certified = "certified" if progress.result.get("certified") else "not certified"
         facts["result"] = f"{certified}: dtopk info {shlex.quote(record.run_dir)}"
     if failure is not None:
         facts["why it ended"] = failure.text
         facts["what to do"] = failure.advice
+    elif state.phase == "ended" and not progress.is_known:
+        facts["result"] = f"it ended well; its last lines: dtopk logs {shlex.quote(record.job_id)}"
     elif state.phase == "ended" and not progress.finished:
         facts["why it ended"] = "It stopped by a limit of its job, before the tolerance."
         facts["what to do"] = (
@@ -121,6 +126,8 @@ def _format(
 
 
 def _describe_progress(progress: RunProgress) -> str:
+    if not progress.is_known:
+        return "its folder cannot be read from here; see `dtopk logs`"
     if not progress.epochs:
         return "no epoch yet"
     epochs = f"{progress.epochs:,} epoch" + "s" * (progress.epochs != 1)
@@ -133,6 +140,8 @@ def _describe_progress(progress: RunProgress) -> str:
 def _describe_commit(progress: RunProgress) -> str:
     if progress.finished:
         return "none needed: the run is done"
+    if not progress.is_known:
+        return "not known"
     if progress.committed is None:
         return "none yet"
     return f"{describe_age(progress.committed)}, after epoch {progress.committed_epochs}"

@@ -21,7 +21,7 @@ from dtopk.launch.submit import (
     make_back_end,
 )
 from dtopk_storage.objects import redact
-from dtopk_storage.paths import AnyPath
+from dtopk_storage.paths import AnyPath, as_path
 
 if TYPE_CHECKING:
     from dtopk.job import TrainJob
@@ -44,13 +44,15 @@ def find_submission(run: str) -> SubmissionFolder:
     ValueError
         If there is none.
     """
-    if run and (Path(run).is_dir() or not run[0].isdigit()):
-        folder = SubmissionFolder(run=Path(run).absolute())
-        folder.read_record()
+    folder = SubmissionFolder(run=Path(run).absolute())
+    if run and folder.record.is_file():
         return folder
     found = find_submissions(Path.cwd())
     if run:
-        found = [each for each in found if each.read_record().job_id == run]
+        named = [each for each in found if run in _names(each.read_record())]
+        if not named and (Path(run).is_dir() or not run[0].isdigit()):
+            folder.read_record()  # it says what is missing
+        found = named
     if not found:
         what = f"job {run!r}" if run else "submitted run"
         raise ValueError(
@@ -58,6 +60,12 @@ def find_submission(run: str) -> SubmissionFolder:
             "but none is. Give the path of the run folder."
         )
     return found[-1]
+
+
+def _names(record: SubmissionRecord) -> tuple[str, ...]:
+    """Give the words by which a submission is found beside its folder."""
+    is_elsewhere = make_back_end(record.back_end).is_elsewhere
+    return (record.job_id, record.run_dir) if is_elsewhere else (record.job_id,)
 
 
 def look_at(record: SubmissionRecord) -> JobState:
@@ -79,6 +87,30 @@ def list_logs(record: SubmissionRecord) -> list[str]:
     if record.form:
         names += ["scheduler.log", "worker-*.log"]
     return [os.path.join(record.log_dir, name) for name in names]
+
+
+def list_places(job: "TrainJob") -> dict[str, str]:
+    """Name the paths and addresses of a job that its run reads or writes, by 'section.key'."""
+    cluster = job.cluster
+    return {
+        "data.store": job.data.store,
+        "model.label_cost": job.model.label_cost,
+        "solver.warm_start": job.solver.warm_start,
+        "cluster.tls_ca": cluster.tls_ca,
+        "output.run_dir": job.output.run_dir,
+        "output.state_url": job.output.state_url,
+    }
+
+
+def far_tracking_place(job: "TrainJob") -> dict[str, str]:
+    """Say where MLflow records a run that has another environment than this process."""
+    if not job.tracking.mlflow:
+        return {"mlflow": "not recorded (tracking.mlflow = false)"}
+    uri = (
+        redact(job.tracking.uri)
+        or "what MLFLOW_TRACKING_URI says there, or else mlflow.db beside the run folder"
+    )
+    return {"mlflow": uri, "experiment": job.tracking.experiment}
 
 
 def tracking_place(job: "TrainJob", login: str) -> dict[str, str]:
@@ -140,6 +172,8 @@ class RunProgress:
     """Whether there is a result, and nothing to go on with."""
     result: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The result, if there is one."""
+    is_known: bool = True
+    """Whether the run folder could be read from here."""
 
 
 def read_progress(folder: SubmissionFolder) -> RunProgress:
@@ -152,7 +186,10 @@ def read_progress(folder: SubmissionFolder) -> RunProgress:
     from dtopk.job.files import load_job
     from dtopk.job.run_folder import RunFolder
 
-    run = RunFolder(path=folder.run)
+    place = _find_run_folder(folder)
+    if place is None:
+        return RunProgress(is_known=False)
+    run = RunFolder(path=place)
     done = run.find_checkpoint()
     result: dict[str, Any] = {}
     if run.result.is_file():
@@ -172,6 +209,18 @@ def read_progress(folder: SubmissionFolder) -> RunProgress:
         finished=run.has_ended() and result.get("complete", True),
         result=result,
     )
+
+
+def _find_run_folder(folder: SubmissionFolder) -> AnyPath | None:
+    """Return the run folder; None: this machine does not see it."""
+    record = folder.read_record()
+    if not make_back_end(record.back_end).is_elsewhere:
+        return folder.run
+    path = as_path(record.run_dir, name="run folder")
+    try:
+        return path if path.is_dir() else None
+    except (ImportError, OSError, ValueError):  # no credentials for it, or no package
+        return None
 
 
 def _read_last_epoch(history: AnyPath) -> Mapping[str, str] | None:
@@ -208,7 +257,7 @@ def find_failure(
     state : JobState
     """
     attempts = folder.read_attempts()
-    last = attempts[-1] if attempts else None
+    last = state.attempt or (attempts[-1] if attempts else None)
     error = _find_error(Path(record.log_dir) / "run.log")
     again = "Then submit it again, by the same command with the same --run-dir: it goes on."
     if folder.cancelled.exists() or (state.failure == "cancelled" and not _has_failed(last)):

@@ -1,4 +1,4 @@
-"""`dtopk submit`: train in a batch system, or in the background of this machine."""
+"""`dtopk submit`: train in a batch system, on Kubernetes, or in this machine's background."""
 
 import contextlib
 import dataclasses
@@ -22,7 +22,9 @@ from dtopk.cli.output import (
 )
 from dtopk.cli.submission import (
     dashboard_tunnel,
+    far_tracking_place,
     list_logs,
+    list_places,
     look_at,
     tracking_place,
 )
@@ -36,10 +38,12 @@ from dtopk.launch.submit import (
     Submission,
     SubmissionFolder,
     SubmissionRecord,
+    SubmitOptions,
     make_back_end,
     writing_for_no_others,
 )
 from dtopk_storage import open_store
+from dtopk_storage.paths import as_path
 
 _NAME_CHARACTERS = 40
 
@@ -48,7 +52,7 @@ _NAME_CHARACTERS = 40
 @click.argument("job_path", metavar="JOB.toml")
 @click.option(
     "--to", "target", required=True, type=click.Choice(list(BACK_ENDS)),
-    help="The batch system; 'local': this machine, in the background.",
+    help="The batch system, or 'kubernetes'; 'local': this machine, in the background.",
 )  # fmt: skip
 @click.option(
     "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE",
@@ -61,11 +65,11 @@ def submit(
     job_path: str, target: str, overrides: tuple[str, ...], run_dir: str, dry_run: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
-    r"""Train as a job file says, in a batch system or in the background of this machine.
+    r"""Train as a job file says, in a batch system, on Kubernetes, or in this machine's background.
 
     The section [submit] of the job says what is asked for; deploy/README.md describes it. The same
     command again, after a run has stopped or failed, goes on with it where the run folder is
-    named. What is set in this shell's environment, the job gets.
+    named. What is set in this shell's environment, the job gets, but not on Kubernetes.
 
     \b
     Examples:
@@ -74,8 +78,9 @@ def submit(
       dtopk status runs/first
     """
     back_end = make_back_end(target)
-    job = _prepare_job(load_job(job_path, overrides, run_dir=run_dir), back_end)
-    submission = _make_submission(job)
+    job = load_job(job_path, overrides, run_dir=run_dir)
+    job = (_prepare_far_job if back_end.is_elsewhere else _prepare_job)(job, back_end)
+    submission = _make_submission(job, back_end)
     sender = _choose_sender(back_end, submission)
     script = back_end.make_script(submission)
     if dry_run:
@@ -90,7 +95,7 @@ def submit(
         answer_json(_describe(record, job))
     else:
         answer(format_facts(_describe(record, job)))
-        run = shlex.quote(record.run_dir)
+        run = shlex.quote(str(submission.folder.run))
         tell(f"How it goes: dtopk status {run}; dtopk logs {run}. To end it: dtopk cancel {run}")
 
 
@@ -106,16 +111,51 @@ def _prepare_job(job: TrainJob, back_end: BackEnd) -> TrainJob:
     folder = RunFolder(path=named.absolute())
     folder.check_usable()
     open_store(job.data.store)
+    options = _check_options(job, back_end)
+    job = dataclasses.replace(job, output=dataclasses.replace(job.output, run_dir=str(folder.path)))
+    if folder.find_checkpoint() is not None:
+        job = keep_resolved(job, folder)
+    return _fix_partitions(job, options) if back_end.needs else job
+
+
+def _prepare_far_job(job: TrainJob, back_end: BackEnd) -> TrainJob:
+    """Do the same for a run that sees paths of its own, which are not looked at here."""
+    options = _check_options(job, back_end)
+    run_dir = str(name_run_folder(job.output.run_dir))
+    job = dataclasses.replace(job, output=dataclasses.replace(job.output, run_dir=run_dir))
+    back_end.check_places(options, list_places(job))
+    folder = SubmissionFolder(run=_place_here(job))
+    if folder.record.is_file():
+        record = folder.read_record()
+        if record.run_dir != run_dir:
+            raise ValueError(
+                f"folder of a submission must be that of one run folder, got {str(folder.run)!r} "
+                f"for {run_dir!r}, which is that of {record.run_dir!r}. Name another one by "
+                "submit.log_directory."
+            )
+        before = RunFolder(path=folder.path)
+        # The job that was sent, which its run goes on with.
+        job = keep_resolved(job, before)
+    return _fix_partitions(job, options)
+
+
+def _place_here(job: TrainJob) -> Path:
+    """Say where this machine keeps what it knows of a run that it does not see."""
+    name = as_path(job.output.run_dir, name="output.run_dir").name
+    return Path(job.submit.log_directory or "runs").absolute() / name
+
+
+def _check_options(job: TrainJob, back_end: BackEnd) -> SubmitOptions:
     options = job.submit.make_options()
     try:
         back_end.check(options)
     except ValueError as error:
         raise job.submit.blame(error) from error
-    job = dataclasses.replace(job, output=dataclasses.replace(job.output, run_dir=str(folder.path)))
-    if folder.find_checkpoint() is not None:
-        job = keep_resolved(job, folder)
-    if not back_end.needs:
-        return job
+    return options
+
+
+def _fix_partitions(job: TrainJob, options: SubmitOptions) -> TrainJob:
+    """Put in the numbers on which the bits of a run depend, so that they stay."""
     cluster = dataclasses.replace(
         job.cluster,
         partitions=job.cluster.partitions or options.n_workers,
@@ -129,9 +169,11 @@ def _prepare_job(job: TrainJob, back_end: BackEnd) -> TrainJob:
     return dataclasses.replace(job, cluster=cluster)
 
 
-def _make_submission(job: TrainJob) -> Submission:
-    folder = SubmissionFolder(run=Path(job.output.run_dir))
+def _make_submission(job: TrainJob, back_end: BackEnd) -> Submission:
     options = job.submit.make_options()
+    if back_end.is_elsewhere:
+        return _make_far_submission(job, options)
+    folder = SubmissionFolder(run=Path(job.output.run_dir))
     place, cluster = options.log_directory, job.cluster
     name = re.sub(r"[^\w.-]+", "-", folder.run.name)[:_NAME_CHARACTERS]
     is_on_disk = not job.output.state_url
@@ -142,6 +184,20 @@ def _make_submission(job: TrainJob) -> Submission:
         name=f"dtopk-{name}",
         state_file=str(RunFolder(path=folder.run).state / "state.json") if is_on_disk else "",
         tls=(cluster.tls_ca, cluster.tls_cert, cluster.tls_key) if cluster.tls_ca else (),
+    )
+
+
+def _make_far_submission(job: TrainJob, options: SubmitOptions) -> Submission:
+    folder = SubmissionFolder(run=_place_here(job))
+    number = len(folder.read_record().earlier) + 2 if folder.record.is_file() else 1
+    return Submission(
+        folder=folder,
+        options=options,
+        log_dir=folder.path,
+        name=folder.run.name,
+        run_dir=job.output.run_dir,
+        job_toml=job_to_toml(job),
+        number=number,
     )
 
 
@@ -171,7 +227,7 @@ def _check_free(folder: SubmissionFolder) -> None:
     record = folder.read_record()
     if look_at(record).phase in ("waiting", "running"):
         raise ValueError(
-            f"run folder must have no job under way, got {str(folder.run)!r}, whose "
+            f"run folder must have no job under way, got {record.run_dir!r}, whose "
             f"{record.back_end} job {record.job_id} is. `dtopk status` shows it, `dtopk cancel` "
             "ends it."
         )
@@ -193,7 +249,7 @@ def _send(
         for name in ("cancelled", "failures"):
             (folder.path / name).unlink(missing_ok=True)
         folder.job.write_text(job_to_toml(job), encoding="utf-8")
-        folder.script.write_text(script, encoding="utf-8")
+        back_end.script_path(folder).write_text(script, encoding="utf-8")
         back_end.prepare(submission)
         record = sender.send(submission)
     except (ClusterError, OSError):
@@ -214,6 +270,7 @@ def _send(
 
 def _describe(record: SubmissionRecord, job: TrainJob) -> dict[str, Any]:
     """Collect what there is to know where the job has not begun yet."""
+    back_end = make_back_end(record.back_end)
     name = socket.getfqdn()
     login = f"{getpass.getuser()}@{record.host if name.startswith('localhost') else name}"
     facts: dict[str, Any] = {
@@ -221,9 +278,13 @@ def _describe(record: SubmissionRecord, job: TrainJob) -> dict[str, Any]:
         "to": record.back_end,
         "run_folder": record.run_dir,
         "logs": ", ".join(list_logs(record)),
-        **tracking_place(job, login),
+        **(far_tracking_place(job) if back_end.is_elsewhere else tracking_place(job, login)),
     }
-    if record.dashboard_port:
+    if record.namespace:
+        facts["namespace"] = record.namespace
+    if back_end.tunnel(record):
+        facts["dashboard"] = back_end.tunnel(record)
+    elif record.dashboard_port:
         node = "127.0.0.1" if record.back_end == "local" else "NODE"
         facts["dashboard"] = dashboard_tunnel(node, record.dashboard_port, login)
     return facts

@@ -297,7 +297,7 @@ def test_machine_without_the_batch_system_is_refused_and_nothing_left(
 def test_unknown_back_end_is_refused_with_those_there_are(call, job_path):
     result = call("submit", job_path, "--to", "condor")
     assert result.status == 2
-    assert "'slurm', 'pbs', 'lsf', 'sge', 'local'" in result.err
+    assert "'slurm', 'pbs', 'lsf', 'sge', 'kubernetes', 'local'" in result.err
 
 
 def test_folder_that_was_not_submitted_is_refused(call, tmp_path):

@@ -37,6 +37,7 @@ _CLASSES = {
     "pbs": "dtopk.launch.submit.pbs:Pbs",
     "lsf": "dtopk.launch.submit.lsf:Lsf",
     "sge": "dtopk.launch.submit.sge:Sge",
+    "kubernetes": "dtopk.launch.submit.kubernetes:Kubernetes",
     "local": "dtopk.launch.submit.local:Local",
 }
 BACK_ENDS: Iterable[str] = tuple(_CLASSES)

@@ -6,14 +6,14 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from dtopk.launch.errors import ClusterError
 from dtopk.launch.submit.options import SubmitOptions
-from dtopk.launch.submit.record import SubmissionFolder, SubmissionRecord
+from dtopk.launch.submit.record import Attempt, SubmissionFolder, SubmissionRecord
 
 Phase = Literal["waiting", "running", "ended", "unknown"]
 _COMMAND_S = 60.0
@@ -38,6 +38,12 @@ class Submission:
     """Paths of the authority's certificate, the certificate and its key; empty: no TLS."""
     python: str = field(default_factory=lambda: sys.executable)
     """The interpreter, which must be there on the nodes."""
+    run_dir: str = ""
+    """The run folder as the run itself sees it, where that is not `folder`."""
+    job_toml: str = ""
+    """The text of the job file, where the run does not see `folder`."""
+    number: int = 1
+    """Of the submission, among those of its run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +64,8 @@ class JobState:
     """Times that the batch system started it again."""
     failure: str = ""
     """'out_of_memory', 'walltime', 'node' or 'cancelled', where that is known."""
+    attempt: Attempt | None = None
+    """The last start and end of the run, where the back end knows them rather than a file."""
 
 
 class BackEnd(abc.ABC):
@@ -67,6 +75,10 @@ class BackEnd(abc.ABC):
     """By which the command line and the record know it."""
     needs: ClassVar[tuple[str, ...]] = ()
     """The programs that must be there to submit."""
+    where: ClassVar[str] = "Submit from a login node of the cluster."
+    """What to do where they are not."""
+    is_elsewhere: ClassVar[bool] = False
+    """Whether the run sees paths of its own, so that this machine keeps a folder about it."""
 
     def check(self, options: SubmitOptions) -> None:
         """Refuse options that this back end cannot serve.
@@ -76,6 +88,26 @@ class BackEnd(abc.ABC):
         ValueError
         """
         options.check_batch()
+
+    def check_places(  # noqa: B027 - most run where all paths are the same
+        self, options: SubmitOptions, places: Mapping[str, str]
+    ) -> None:
+        """Refuse paths that the run would not see.
+
+        Parameters
+        ----------
+        options : SubmitOptions
+        places : mapping
+            The job's paths and addresses by 'section.key'.
+
+        Raises
+        ------
+        ValueError
+        """
+
+    def script_path(self, folder: SubmissionFolder) -> Path:
+        """Say where the script is kept."""
+        return folder.script
 
     @abc.abstractmethod
     def make_script(self, submission: Submission) -> str:
@@ -114,6 +146,33 @@ class BackEnd(abc.ABC):
             If the batch system does not do it.
         """
 
+    def clear(  # noqa: B027 - most leave nothing
+        self, record: SubmissionRecord
+    ) -> None:
+        """End what a job that has ended has left running.
+
+        Raises
+        ------
+        ClusterError
+            If the batch system does not do it.
+        """
+
+    def fetch_logs(  # noqa: B027 - most write them where this machine sees them
+        self, record: SubmissionRecord, whose: str = "all"
+    ) -> None:
+        """Bring the logs to the folder of the logs, as far as they can be had.
+
+        Parameters
+        ----------
+        record : SubmissionRecord
+        whose : str
+            'run', 'job', 'scheduler', 'workers' or 'all'.
+        """
+
+    def tunnel(self, record: SubmissionRecord) -> str:
+        """Write the command by which Dask's pages are seen here; '': by ssh, as elsewhere."""
+        return ""
+
     def make_record(
         self, submission: Submission, job_id: str, process_began: float = 0.0
     ) -> SubmissionRecord:
@@ -141,12 +200,32 @@ class BackEnd(abc.ABC):
             if shutil.which(program) is None:
                 raise ClusterError(
                     f"the program {program!r} must be on the PATH to submit to {self.name!r}, but "
-                    "it is not. Submit from a login node of the cluster."
+                    f"it is not. {self.where}"
                 )
 
 
+class ProgramError(ClusterError):
+    """A program of the batch system has failed.
+
+    Parameters
+    ----------
+    message : str
+        A sentence.
+    said : str
+        What the program said.
+    """
+
+    def __init__(self, message: str, said: str) -> None:
+        super().__init__(message)
+        self.said = said
+
+
 def run_program(
-    arguments: Sequence[str], *, stdin: str | None = None, may_fail: bool = False
+    arguments: Sequence[str],
+    *,
+    stdin: str | None = None,
+    may_fail: bool = False,
+    timeout_s: float = 0.0,
 ) -> str:
     """Run a program of the batch system and return what it says.
 
@@ -157,6 +236,8 @@ def run_program(
         What it reads.
     may_fail : bool
         Return '' where it fails.
+    timeout_s : float
+        Seconds in which it must answer; 0: those that a batch system takes at most.
 
     Raises
     ------
@@ -170,7 +251,7 @@ def run_program(
             stdin=subprocess.DEVNULL if stdin is None else None,
             capture_output=True,
             text=True,
-            timeout=_COMMAND_S,
+            timeout=timeout_s or _COMMAND_S,
         )
     except FileNotFoundError as error:
         raise ClusterError(
@@ -179,11 +260,15 @@ def run_program(
         ) from error
     except subprocess.TimeoutExpired as error:
         raise ClusterError(
-            f"`{shlex.join(arguments)}` must answer within {_COMMAND_S:g} s, but it does not."
+            f"`{shlex.join(arguments)}` must answer within {timeout_s or _COMMAND_S:g} s, but it "
+            "does not."
         ) from error
     if done.returncode == 0:
         return done.stdout
     if may_fail:
         return ""
-    said = " ".join((done.stderr or done.stdout).split()).rstrip(".")
-    raise ClusterError(f"`{shlex.join(arguments)}` failed with status {done.returncode}: {said}.")
+    said = done.stderr or done.stdout
+    words = " ".join(said.split()).rstrip(".")
+    raise ProgramError(
+        f"`{shlex.join(arguments)}` failed with status {done.returncode}: {words}.", said
+    )

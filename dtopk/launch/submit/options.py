@@ -1,4 +1,4 @@
-"""What a batch job asks for, in the names of dask-jobqueue, and how its run is looked after."""
+"""What a batch job, or pods, ask for, and how the run is looked after."""
 
 import re
 from collections.abc import Sequence
@@ -11,11 +11,17 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 _LINE_END = re.compile(r"[\r\n]")
+OF_PODS = ("image", "namespace", "context", "env_from", "claim", "mount_path", "node_selector",
+           "tolerations", "pod_extra")  # fmt: skip
+"""Options that Kubernetes alone takes."""
+OF_BATCH_JOBS = ("form", "driver", "walltime", "queue", "account", "interface",
+                 "job_extra_directives", "job_directives_skip", "job_script_prologue")  # fmt: skip
+"""Options that pods have nothing like."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitOptions:
-    """What a batch job asks for, and how its run is looked after.
+    """What a batch job asks for in the names of dask-jobqueue, or pods in those of Kubernetes.
 
     Raises
     ------
@@ -63,6 +69,24 @@ class SubmitOptions:
     """Seconds before the end of the walltime at which the run is asked to commit and stop."""
     retries: int = 3
     """Times that a run is started again which failed, rather than was refused."""
+    image: str = ""
+    """Container image of all pods."""
+    namespace: str = ""
+    """Namespace of the pods; empty: that of the context."""
+    context: str = ""
+    """Context of the kubeconfig; empty: the current one."""
+    env_from: tuple[str, ...] = ()
+    """Names of Secrets, whose keys are variables of driver and workers."""
+    claim: str = ""
+    """Persistent volume claim that driver and workers mount; empty: none."""
+    mount_path: str = "/data"
+    """Where they mount it."""
+    node_selector: tuple[str, ...] = ()
+    """Labels that a node must have, each 'KEY=VALUE'."""
+    tolerations: tuple[str, ...] = ()
+    """Taints that pods tolerate, each 'KEY[=VALUE][:EFFECT]'."""
+    pod_extra: tuple[str, ...] = ()
+    """Lines of TOML that are merged into the spec of every pod."""
 
     def __post_init__(self) -> None:
         _check_choice("form", self.form, FORMS)
@@ -123,16 +147,14 @@ class SubmitOptions:
         return (self.memory_bytes - kept) // self.processes
 
     def check_batch(self) -> None:
-        """Refuse to submit what a batch system must be told and is not.
+        """Refuse to submit what a batch system must be told and is not, or does not take.
 
         Raises
         ------
         ValueError
         """
-        if not self.cores:
-            raise ValueError("cores must be the processor cores of a node, got 0.")
-        if not self.memory_bytes:
-            raise ValueError("memory must be that of a node, such as '60GB', got none.")
+        self.check_unset(OF_PODS, "a batch system: it is an option of 'kubernetes'")
+        self.check_size()
         if self.worker_memory_bytes <= 0:
             raise ValueError(
                 f"driver_memory must leave some of memory = {self.memory_bytes:,} bytes to the "
@@ -144,6 +166,39 @@ class SubmitOptions:
                 "as 'ib0', got ''. `ip -brief address` on a node lists them; 'lo' is for nodes "
                 "that are one machine."
             )
+
+    def check_size(self) -> None:
+        """Refuse nodes, or pods, of which cores or memory are not said.
+
+        Raises
+        ------
+        ValueError
+        """
+        if not self.cores:
+            raise ValueError("cores must be the processor cores of a node, got 0.")
+        if not self.memory_bytes:
+            raise ValueError("memory must be that of a node, such as '60GB', got none.")
+
+    def check_unset(self, names: Sequence[str], where: str) -> None:
+        """Refuse options that would be of no effect.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Of options.
+        where : str
+            Where they have none, for the message.
+
+        Raises
+        ------
+        ValueError
+        """
+        defaults = SubmitOptions()
+        for name in names:
+            if getattr(self, name) != getattr(defaults, name):
+                raise ValueError(
+                    f"{name} must be left out for {where}, got {getattr(self, name)!r}."
+                )
 
 
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:

@@ -45,7 +45,7 @@ class SubmissionRecord:
     process_began: float = 0.0
     """When the process of a local one began, which tells it from later ones of the same id."""
     run_dir: str
-    """The run folder."""
+    """The run folder, as the run sees it."""
     log_dir: str
     """Folder of the logs."""
     form: str = ""
@@ -58,6 +58,10 @@ class SubmissionRecord:
     """Of dtopk."""
     earlier: tuple[str, ...] = ()
     """Job ids of earlier submissions of the same run."""
+    context: str = ""
+    """Context of the kubeconfig, of a run on Kubernetes."""
+    namespace: str = ""
+    """Namespace of a run on Kubernetes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +69,7 @@ class SubmissionFolder:
     """The folder of a submission, within that of its run."""
 
     run: Path
-    """The run folder."""
+    """The run folder, or that of the same name for a run whose folder this machine does not see."""
 
     @property
     def path(self) -> Path:
@@ -86,6 +90,11 @@ class SubmissionFolder:
     def script(self) -> Path:
         """The script that was sent."""
         return self.path / "script.sh"
+
+    @property
+    def manifest(self) -> Path:
+        """The manifest that was sent, of a run on Kubernetes."""
+        return self.path / "dask-job.yaml"
 
     @property
     def workers(self) -> Path:
@@ -133,6 +142,15 @@ class SubmissionFolder:
                 f"{str(self.record)!r} must be as dtopk wrote it, but it is not: {error}."
             ) from error
         return dataclasses.replace(record, earlier=tuple(record.earlier))
+
+    def note_attempt(self, attempt: Attempt) -> None:
+        """Add a start of the run and its end, as a script does."""
+        with self.attempts.open("a", encoding="utf-8") as file:
+            file.write(f"begin {attempt.began:.0f} {attempt.host}\n")
+            if attempt.ended is not None:
+                file.write(
+                    f"end {attempt.ended:.0f} {attempt.status} {attempt.why}".rstrip() + "\n"
+                )
 
     def read_attempts(self) -> tuple[Attempt, ...]:
         """Read when the run was started and how it ended, in that order; torn lines are left out.

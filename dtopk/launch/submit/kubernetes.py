@@ -1,0 +1,388 @@
+"""Kubernetes: a DaskJob of the Dask operator, sent and asked about by kubectl."""
+
+import contextlib
+import dataclasses
+import datetime
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dtopk.atomic import write_text
+from dtopk.launch.errors import ClusterError
+from dtopk.launch.submit.back_end import BackEnd, JobState, Submission
+from dtopk.launch.submit.dask_job import (
+    CLUSTER_LABEL,
+    COMPONENT_LABEL,
+    DRIVER,
+    PAGES_PORT,
+    SCHEDULER,
+    WORKER,
+    RunInPods,
+    check_pods,
+    format_manifest,
+    make_dask_job,
+    name_dask_job,
+)
+from dtopk.launch.submit.dask_job_schema import check_dask_job
+from dtopk.launch.submit.kubectl import Kubectl, NotThereError
+from dtopk.launch.submit.options import OF_BATCH_JOBS, SubmitOptions
+from dtopk.launch.submit.record import Attempt, SubmissionFolder, SubmissionRecord
+
+_RESOURCE = "daskjobs.kubernetes.dask.org"
+_JOB_ENDED = ("Successful", "Failed")
+_NODE_REASONS = frozenset({"Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated",
+                           "Preempting", "UnexpectedAdmissionError"})  # fmt: skip
+_KILLED = 128 + 9
+_SKEW_S = 60.0
+"""Seconds by which the clocks of this machine and of a node may differ."""
+_END_S = 60.0
+"""Seconds that the end of a pod may take beyond those that it has."""
+_LOGS = {DRIVER: ("run", ""), SCHEDULER: ("scheduler", ""), WORKER: ("workers", "worker-")}
+"""Of each component whose log it is, and what the names of the logs begin with."""
+
+
+class Kubernetes(BackEnd):
+    """Kubernetes with the Dask operator."""
+
+    name = "kubernetes"
+    needs = ("kubectl",)
+    where = "Install it, and have it reach the cluster: `kubectl cluster-info`."
+    is_elsewhere = True
+
+    def check(self, options: SubmitOptions) -> None:
+        """Refuse options that no pods can be made of, or that would be of no effect.
+
+        Raises
+        ------
+        ValueError
+        """
+        options.check_unset(OF_BATCH_JOBS, f"{self.name!r}, whose pods have nothing like it")
+        check_pods(options)
+
+    def check_places(self, options: SubmitOptions, places: Mapping[str, str]) -> None:
+        """Refuse paths that the pods would not see, and certificates.
+
+        Raises
+        ------
+        ValueError
+        """
+        root = options.mount_path
+        for key, place in places.items():
+            if not place:
+                continue
+            if key.startswith("cluster.tls_"):
+                raise ValueError(
+                    f"{key} must be left out for {self.name!r}, got {place!r}: the operator speaks "
+                    "no TLS with the scheduler. Have a NetworkPolicy, or the network, see to it."
+                )
+            if "://" in place:
+                continue
+            if not options.claim:
+                raise ValueError(
+                    f"{key} must be an address in an object store, such as 's3://bucket/name', "
+                    f"since submit.claim names no volume, got {place!r}."
+                )
+            if not place.startswith(f"{root}/"):
+                raise ValueError(
+                    f"{key} must be an address in an object store, or a path on the volume of the "
+                    f"pods, which begins with submit.mount_path = {root + '/'!r}, got {place!r}."
+                )
+
+    def make_script(self, submission: Submission) -> str:
+        """Write the manifest, as YAML; it is held to the operator's definition.
+
+        Raises
+        ------
+        ValueError
+            If the manifest is not as the operator defines it.
+        ClusterError
+            If the definition is not there.
+        """
+        manifest = make_dask_job(
+            RunInPods(
+                name=name_dask_job(submission.folder.run.name, submission.number),
+                run_dir=submission.run_dir,
+                job_toml=submission.job_toml,
+                options=submission.options,
+            )
+        )
+        check_dask_job(manifest)
+        return format_manifest(manifest)
+
+    def script_path(self, folder: SubmissionFolder) -> Path:
+        """Say where the manifest is kept."""
+        return folder.manifest
+
+    def send(self, submission: Submission) -> SubmissionRecord:
+        """Have the server try the manifest, and then take it; what is left of the job before ends.
+
+        Raises
+        ------
+        ClusterError
+            If the cluster does not take it.
+        """
+        options = submission.options
+        kubectl = Kubectl(context=options.context, namespace=options.namespace)
+        path = str(submission.folder.manifest)
+        kubectl.call("create", f"--filename={path}", "--dry-run=server", "--output=name")
+        if submission.folder.record.is_file():
+            self._put_aside(submission.folder.read_record())
+        made = json.loads(kubectl.call("create", f"--filename={path}", "--output=json"))
+        record = self.make_record(submission, made["metadata"]["name"])
+        return dataclasses.replace(
+            record,
+            run_dir=submission.run_dir,
+            context=options.context or _find_context(kubectl),
+            namespace=made["metadata"]["namespace"],
+        )
+
+    def clear(self, record: SubmissionRecord) -> None:
+        """Delete the DaskJob: its driver's pod stays otherwise, and all pods where that is lost."""
+        self.fetch_logs(record)
+        attempt = self.look(record).attempt
+        folder = _folder_of(record)
+        if attempt is not None and attempt not in folder.read_attempts():
+            folder.note_attempt(attempt)
+        _delete(record)
+
+    def _put_aside(self, record: SubmissionRecord) -> None:
+        """Keep the log of a job before, which has ended, and delete what is left of that."""
+        if record.back_end != self.name:
+            return
+        self.clear(record)
+        log = Path(record.log_dir) / "run.log"
+        if log.is_file():
+            log.rename(log.with_name(f"run-{record.job_id}.log"))
+
+    def look(self, record: SubmissionRecord) -> JobState:
+        """Ask for the DaskJob and its pods."""
+        kubectl = _of(record)
+        try:
+            job = kubectl.get(_RESOURCE, record.job_id)
+        except NotThereError:
+            return _deleted(record)
+        return read_state(job, _list_pods(kubectl, record.job_id))
+
+    def cancel(self, record: SubmissionRecord, *, now: bool) -> None:
+        """Have the driver commit, while it has its workers, then delete the DaskJob with all pods.
+
+        The driver's pod is the one that is told, since a DaskJob that is deleted takes its workers
+        with it.
+        """
+        kubectl = _of(record)
+        if not now and self.look(record).phase == "running":
+            driver = f"{record.job_id}-runner"
+            with contextlib.suppress(NotThereError):
+                pod = kubectl.get("pod", driver)
+                grace_s = float(pod["spec"].get("terminationGracePeriodSeconds", 30)) + _END_S
+                kubectl.call("delete", "pod", driver, "--wait=false")
+                # The log ends with the pod, and is gone with it.
+                self._keep_log(record, driver, "run.log", until_end_s=grace_s)
+                kubectl.call("wait", "--for=delete", f"pod/{driver}", f"--timeout={grace_s:.0f}s",
+                             timeout_s=grace_s + _END_S, lasts=True)  # fmt: skip
+        _delete(record)
+
+    def fetch_logs(self, record: SubmissionRecord, whose: str = "all") -> None:
+        """Write the logs of the pods that are there to the folder of the logs."""
+        with contextlib.suppress(ClusterError):
+            pods = _list_pods(_of(record), record.job_id)
+            if whose in ("job", "all"):
+                write_text(Path(record.log_dir) / "job.log", describe_pods(pods))
+            for pod in pods:
+                name, component = pod["metadata"]["name"], _component(pod)
+                owner, start = _LOGS.get(component, ("", ""))
+                if whose not in (owner, "all"):
+                    continue
+                short = name.removeprefix(f"{record.job_id}-").removeprefix("default-worker-")
+                self._keep_log(record, name, f"{start}{short}.log" if start else f"{owner}.log")
+
+    def _keep_log(
+        self, record: SubmissionRecord, pod: str, name: str, *, until_end_s: float = 0.0
+    ) -> None:
+        """Write the log of a pod to a file; what is there stays where the cluster has none."""
+        follow = ("--follow",) if until_end_s else ()
+        # A pod whose container has not begun, or whose node does not answer, has none.
+        with contextlib.suppress(ClusterError):
+            text = _of(record).call(
+                "logs", pod, *follow, timeout_s=until_end_s, lasts=bool(until_end_s)
+            )
+            if text:
+                write_text(Path(record.log_dir) / name, text)
+
+    def tunnel(self, record: SubmissionRecord) -> str:
+        """Write the command by which Dask's pages are seen at http://127.0.0.1:PORT."""
+        ports = f"{record.dashboard_port}:{PAGES_PORT}"
+        return shlex.join(
+            [*_of(record).words, "port-forward", f"service/{record.job_id}-scheduler", ports]
+        )
+
+
+def _of(record: SubmissionRecord) -> Kubectl:
+    return Kubectl(context=record.context, namespace=record.namespace)
+
+
+def _folder_of(record: SubmissionRecord) -> SubmissionFolder:
+    """Return the folder of a submission, in which its logs are."""
+    return SubmissionFolder(run=Path(record.log_dir).parent)
+
+
+def _deleted(record: SubmissionRecord) -> JobState:
+    """Tell what is known of a job that the cluster does not have any more."""
+    known = [attempt for attempt in _folder_of(record).read_attempts()
+             if attempt.began >= record.submitted - _SKEW_S]  # fmt: skip
+    return JobState(
+        phase="ended",
+        word="deleted",
+        failure="" if known else "cancelled",
+        attempt=known[-1] if known else None,
+    )
+
+
+def _find_context(kubectl: Kubectl) -> str:
+    """Return the current context; '' within a pod, which needs none."""
+    try:
+        return kubectl.call("config", "current-context").strip()
+    except ClusterError:
+        return ""
+
+
+def _delete(record: SubmissionRecord) -> None:
+    _of(record).call("delete", _RESOURCE, record.job_id, "--ignore-not-found", "--wait=false")
+
+
+def _list_pods(kubectl: Kubectl, name: str) -> list[dict[str, Any]]:
+    pods: list[dict[str, Any]] = kubectl.get("pods", f"--selector={CLUSTER_LABEL}={name}")["items"]
+    return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
+
+
+def _component(pod: Mapping[str, Any]) -> str:
+    return str(pod["metadata"].get("labels", {}).get(COMPONENT_LABEL, ""))
+
+
+def read_state(job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> JobState:
+    """Make out what a DaskJob and its pods say.
+
+    Parameters
+    ----------
+    job : mapping
+        The DaskJob, as JSON.
+    pods : sequence of mapping
+        Its pods.
+
+    Returns
+    -------
+    JobState
+    """
+    word = str(job.get("status", {}).get("jobStatus", ""))
+    drivers = [pod for pod in pods if _component(pod) == DRIVER]
+    nodes = sorted({pod["spec"].get("nodeName", "") for pod in pods} - {""})
+    if not drivers:
+        return _without_driver(word, pods)
+    driver = drivers[0]
+    phase = driver["status"].get("phase", "Pending")
+    ended = _read_end(driver)
+    if phase in ("Succeeded", "Failed") or word in _JOB_ENDED:
+        why = str(driver["status"].get("reason", ""))
+        out_of_memory = _terminated(driver).get("reason") == "OOMKilled"
+        failure = "out_of_memory" if out_of_memory else "node" if why in _NODE_REASONS else ""
+        return JobState(
+            phase="ended",
+            word=word if word in _JOB_ENDED else phase,
+            reason=" ".join(f"{why}: {driver['status'].get('message', '')}".split()) if why else "",
+            nodes=",".join(nodes),
+            failure=failure,
+            attempt=ended,
+        )
+    return JobState(
+        phase="running" if phase == "Running" else "waiting",
+        word=word or phase,
+        reason="; ".join(_find_troubles(pods)),
+        nodes=",".join(nodes),
+        driver_node=driver["spec"].get("nodeName", ""),
+    )
+
+
+def _without_driver(word: str, pods: Sequence[Mapping[str, Any]]) -> JobState:
+    """Tell a job that has not begun from one whose driver is gone."""
+    if not word:
+        return JobState(
+            phase="waiting", word="created", reason="the Dask operator has not taken it up yet"
+        )
+    if word == "JobCreated":
+        return JobState(phase="waiting", word=word, reason="; ".join(_find_troubles(pods)))
+    if word in _JOB_ENDED:
+        return JobState(phase="ended", word=word)
+    return JobState(
+        phase="ended", word=word, reason="the pod of its driver is gone", failure="node"
+    )
+
+
+def _terminated(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    (first, *_) = pod["status"].get("containerStatuses") or [{}]
+    found: Mapping[str, Any] = first.get("state", {}).get("terminated") or {}
+    return found
+
+
+def _read_end(driver: Mapping[str, Any]) -> Attempt | None:
+    """Return the start and end of the run that the driver's container tells; None: none yet."""
+    found = _terminated(driver)
+    if not found:
+        return None
+    host = driver["spec"].get("nodeName", "")
+    code = int(found.get("exitCode", _KILLED))
+    return Attempt(
+        began=_read_time(found.get("startedAt")),
+        ended=_read_time(found.get("finishedAt")),
+        host=host,
+        status=code,
+    )
+
+
+def _read_time(text: str | None) -> float:
+    return datetime.datetime.fromisoformat(text).timestamp() if text else 0.0
+
+
+def _find_troubles(pods: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say of pods that do not run why, the same reason once."""
+    troubles = []
+    for pod in pods:
+        why = _find_trouble(pod)
+        if why:
+            troubles.append(f"{_component(pod)}: {why}")
+    return list(dict.fromkeys(troubles))
+
+
+def _find_trouble(pod: Mapping[str, Any]) -> str:
+    status = pod["status"]
+    for each in status.get("containerStatuses") or ():
+        waits = each.get("state", {}).get("waiting") or {}
+        if waits:
+            return " ".join(f"{waits.get('reason', '')} {waits.get('message', '')}".split())
+    if status.get("phase") != "Pending":
+        return ""
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] != "True":
+            words = f"{condition.get('reason', '')} {condition.get('message', '')}"
+            return " ".join(words.split())
+    return "Pending"
+
+
+def describe_pods(pods: Sequence[Mapping[str, Any]]) -> str:
+    """Write a line a pod: its name, phase, node, restarts, and what is wrong with it.
+
+    Parameters
+    ----------
+    pods : sequence of mapping
+    """
+    lines = []
+    for pod in pods:
+        restarts = sum(each.get("restartCount", 0)
+                       for each in pod["status"].get("containerStatuses") or ())  # fmt: skip
+        phase = pod["status"].get("phase", "Pending")
+        node = pod["spec"].get("nodeName", "no node")
+        trouble = _find_trouble(pod)
+        words = f"{pod['metadata']['name']}: {phase} on {node}, started again {restarts} times"
+        lines.append(f"{words}; {trouble}" if trouble else words)
+    return "".join(f"{line}\n" for line in lines)
