@@ -2,7 +2,8 @@
 
 The file is a zip archive with a .npz name: the arrays `W.npy`, `intercept.npy`, `classes.npy` and
 `class_rows.npy` and, for centred or scaled features, `feature_mean.npy` and `feature_scale.npy`,
-beside `model.json`.
+beside `model.json`. What `dtopk calibrate` adds is one more member, `calibration.npz`, which
+programs that do not know it pass over.
 Nothing in it is pickled. Reading it takes numpy and the standard library, so that a model can be
 used where the rest of dtopk is not wanted.
 """
@@ -21,14 +22,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dtopk.atomic import FilePath, replace_when_complete
+from dtopk.calibration import Calibration, NewerCalibrationError, read_calibration
 
 if TYPE_CHECKING:
-    from dtopk_storage.paths import PathLike
+    from dtopk_storage.paths import AnyPath, PathLike
 
 MODEL_VERSION = 1
 """The newest version of the model file that this program reads."""
 
 _HEADER = "model.json"
+_CALIBRATION = "calibration.npz"
+"""Not named .npy, since programs older than it take every array of that name for one of theirs."""
 _FILE = "model.npz"
 """In a run folder."""
 _FORMAT = "dtopk-model"
@@ -68,8 +72,8 @@ class Model:
     loss_parameters: Mapping[str, Any] = field(default_factory=dict)
     """The loss's parameters, such as k and gamma."""
     link: str = ""
-    """What makes class probabilities of the scores, 'softmax' or 'sparsemax'; empty: there are
-    none."""
+    """What makes class probabilities of the scores, 'softmax' or 'sparsemax', where there is no
+    calibration; empty: nothing."""
     target: str = "multiclass"
     """What a row has: one class, 'multiclass', or any number of them, 'multilabel'."""
     threshold: float = 0.0
@@ -87,6 +91,9 @@ class Model:
     certificate: Mapping[str, Any] = field(default_factory=dict)
     """How far from the optimum the weights are at most: primal, dual value and gap. Of which
     optimum, where the loss is not convex, :class:`dtopk.solvers.certificate.Certificate` says."""
+    calibration: Calibration | None = None
+    """What makes probabilities and conformal sets of the scores, of a multiclass model; None: it
+    has not been calibrated."""
 
     def __post_init__(self) -> None:
         """Hold the shapes together."""
@@ -106,6 +113,17 @@ class Model:
             raise ValueError(f"threshold must be finite, got {self.threshold!r}.")
         if self.target not in ("multiclass", "multilabel"):
             raise ValueError(f"target must be 'multiclass' or 'multilabel', got {self.target!r}.")
+        if self.calibration is not None:
+            self._check_calibration(self.calibration)
+
+    def _check_calibration(self, calibration: Calibration) -> None:
+        if self.target != "multiclass":
+            raise ValueError("calibration must be left out of a multilabel model.")
+        if calibration.n_classes != self.n_classes:
+            raise ValueError(
+                f"calibration must be of the {self.n_classes} classes of the model, got one of "
+                f"{calibration.n_classes}."
+            )
 
     @staticmethod
     def _check_shape(name: str, values: NDArray[Any], n_values: int) -> None:
@@ -198,25 +216,90 @@ class Model:
         top = select_topk(scores, k)
         return self.classes[top], np.take_along_axis(scores, top, axis=1)
 
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether :meth:`predict_proba` has an answer."""
+        return self.calibration is not None or self.link != ""
+
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Compute the probability of every class, where the loss has probabilities.
+        """Compute the probability of every class, where the model is calibrated or its loss has it.
 
         Returns
         -------
         ndarray of shape (n_samples, n_classes), the type of W
+            Of a calibrated model softmax(scores / temperature), whatever its loss; otherwise
             softmax(scores), or their projection on the distributions, sparsemax(scores).
 
         Raises
         ------
         ValueError
-            If the model was trained with a loss that gives no probabilities.
+            If the model is not calibrated and its loss gives no probabilities.
         """
-        if not self.link:
+        return self.score_probabilities(self.decision_function(X))
+
+    def score_probabilities(self, scores: NDArray[Any]) -> NDArray[Any]:
+        """Compute what :meth:`predict_proba` does, from scores.
+
+        Parameters
+        ----------
+        scores : ndarray of shape (n_samples, n_classes)
+            As :meth:`decision_function` returns them.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes), the type of `scores`
+
+        Raises
+        ------
+        ValueError
+            As of :meth:`predict_proba`.
+        """
+        if not self.has_probabilities:
             raise ValueError(
                 f"predict_proba must have a loss with probabilities, got {self.loss!r}. "
-                "Use decision_function, or train with loss 'softmax'."
+                "Calibrate the model with `dtopk calibrate`, use decision_function, or train with "
+                "loss 'softmax'."
             )
-        return _LINKS[self.link](self.decision_function(X))
+        if self.calibration is not None:
+            return self.calibration.probabilities(scores)
+        return _LINKS[self.link](scores)
+
+    def predict_set(self, X: ArrayLike, coverage: float = 0.9) -> NDArray[np.bool_]:
+        """Mark the labels of every row's conformal set.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+        coverage : float
+            Probability that the label of a row is to be in its set, where rows are exchangeable
+            with those that the model was calibrated on. See :class:`dtopk.calibration.Calibration`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes), bool
+            The columns are those of `classes`.
+
+        Raises
+        ------
+        ValueError
+            If the model is not calibrated, or on too few rows for this coverage.
+        """
+        return self.get_calibration().find_sets(self.decision_function(X), coverage)
+
+    def get_calibration(self) -> Calibration:
+        """Return the calibration.
+
+        Raises
+        ------
+        ValueError
+            If there is none.
+        """
+        if self.calibration is None:
+            raise ValueError(
+                "model must be calibrated for sets of a coverage, got one that is not. Calibrate "
+                "it with `dtopk calibrate`."
+            )
+        return self.calibration
 
     def save(self, path: FilePath) -> None:
         """Write the model to one file, whole or not at all.
@@ -234,6 +317,8 @@ class Model:
                     np.lib.format.write_array(
                         member, np.ascontiguousarray(values), allow_pickle=False
                     )
+            if self.calibration is not None:
+                archive.writestr(_CALIBRATION, self.calibration.to_bytes())
 
     def _header(self) -> dict[str, Any]:
         multilabel = {"target": self.target, "threshold": self.threshold}
@@ -283,12 +368,17 @@ def load_model(path: "PathLike") -> Model:
     OSError
         If the object store cannot be reached.
     """
-    path, file = _find_model(path)
+    path, file = _open_model(path)
     try:
         with zipfile.ZipFile(file) as archive:
             header = json.loads(archive.read(_HEADER))
             _check_header(header, path)
-            return Model(**_fields(header), **_read_arrays(archive))
+            calibration = None
+            if _CALIBRATION in archive.namelist():
+                calibration = read_calibration(archive.read(_CALIBRATION))
+            return Model(**_fields(header), **_read_arrays(archive), calibration=calibration)
+    except NewerCalibrationError as error:
+        raise ValueError(f"{error} In {path!r}.") from error
     except _NewerVersionError:
         raise
     except PermissionError:
@@ -299,26 +389,49 @@ def load_model(path: "PathLike") -> Model:
         ) from error
 
 
-def _find_model(path: "PathLike") -> tuple[str, Path | io.BytesIO]:
-    """Return the path of a model's file, and the file, which from an object store has been read."""
+def find_model_file(path: "PathLike") -> "AnyPath":
+    """Return where the file of a model lies.
+
+    Parameters
+    ----------
+    path : path of a model file, or of a run folder that holds a 'model.npz'
+        Or the address of one in an object store.
+
+    Returns
+    -------
+    Path or ObjectPath
+        On a disk that of a file that is there.
+
+    Raises
+    ------
+    ValueError
+        If there is none on the disk.
+    """
     if not isinstance(path, str | os.PathLike) or "://" in str(path):
         # Imported here: what is on a disk is read without it.
         from dtopk_storage.paths import as_path
 
         place = as_path(path, name="model")
         if not isinstance(place, Path):
-            place = place if place.is_file() else place / _FILE
-            try:
-                return str(place), io.BytesIO(place.read_bytes())
-            except FileNotFoundError as error:
-                raise ValueError(f"model {str(place)!r} does not exist.") from error
+            return place if place.is_file() else place / _FILE
         path = place
     path = Path(path)
     if path.is_dir():
         path = path / _FILE
     if not path.is_file():
         raise ValueError(f"model {str(path)!r} does not exist.")
-    return str(path), path
+    return path
+
+
+def _open_model(path: "PathLike") -> tuple[str, Path | io.BytesIO]:
+    """Return the path of a model's file, and the file, which from an object store has been read."""
+    place = find_model_file(path)
+    if isinstance(place, Path):
+        return str(place), place
+    try:
+        return str(place), io.BytesIO(place.read_bytes())
+    except FileNotFoundError as error:
+        raise ValueError(f"model {str(place)!r} does not exist.") from error
 
 
 def select_topk(scores: NDArray[Any], k: int) -> NDArray[np.intp]:

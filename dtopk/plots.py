@@ -1,14 +1,16 @@
-"""Figures of a training run, as PNG files: how it converged and how accurate its model is."""
+"""Figures of a run, as PNG files: how it converged, how accurate and how honest its model is."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter, PercentFormatter
+from numpy.typing import NDArray
 
 from dtopk.atomic import FilePath, replace_when_complete
 
@@ -225,6 +227,59 @@ def _draw_metric(
     axes.margins(x=0.06, y=0.08)
     _make_plain(axes)
     axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+class ReliabilityPoints(Protocol):
+    """What a figure reads of probabilities by confidence."""
+
+    @property
+    def n_rows(self) -> NDArray[np.int64]:
+        """Rows of each bin, shape (n_bins,)."""
+
+    @property
+    def confidence(self) -> NDArray[np.float64]:
+        """Mean probability of the class predicted, shape (n_bins,)."""
+
+    @property
+    def accuracy(self) -> NDArray[np.float64]:
+        """Share of rows whose class is the one predicted, shape (n_bins,)."""
+
+
+def draw_reliability(by_name: Mapping[str, ReliabilityPoints], *, title: str) -> Figure:
+    """Draw accuracy against confidence, and below it where the rows are.
+
+    Parameters
+    ----------
+    by_name : mapping from a name, such as 'calibrated', to bins
+    title : str
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    figure = Figure(figsize=(6.0, 5.8), layout="constrained")
+    axes, shares = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    axes.plot(
+        [0, 100], [0, 100], color="0.45", linestyle="--", linewidth=1, label="as often as stated"
+    )
+    for place, (name, bins) in enumerate(by_name.items()):
+        style: dict[str, Any] = {
+            "color": _COLORS[place % len(_COLORS)],
+            "marker": _MARKERS[place % len(_MARKERS)],
+            "markersize": 5,
+        }
+        axes.plot(100 * bins.confidence, 100 * bins.accuracy, label=name, **style)
+        shares.plot(100 * bins.confidence, 100 * bins.n_rows / bins.n_rows.sum(), **style)
+    axes.set(ylabel="accuracy", xlim=(-2, 102), ylim=(-2, 102))
+    shares.set(xlabel="confidence: the probability of the class predicted", ylabel="rows")
+    shares.set_ylim(bottom=0)
+    for panel in (axes, shares):
+        panel.yaxis.set_major_formatter(PercentFormatter())
+        _make_plain(panel)
+    shares.xaxis.set_major_formatter(PercentFormatter())
+    axes.legend(frameon=False, loc="upper left")
+    figure.suptitle(textwrap.fill(title, _TITLE_CHARACTERS), fontsize=10)
+    return figure
 
 
 def save_png(figure: Figure, path: FilePath) -> None:

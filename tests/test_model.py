@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dtopk.calibration import Calibration
 from dtopk.model import MODEL_VERSION, Model, load_model, select_topk
 
 ROOT = Path(__file__).parents[1]
@@ -29,6 +30,18 @@ def make_model(**changes):
         "certificate": {"relative_gap": 1e-4},
     }
     return Model(**(fields | changes))
+
+
+def make_calibration(**changes):
+    """Let labels into a set whose probability is at least 1/4 or, for more coverage, 1/100."""
+    fields = {
+        "temperature": 2.0,
+        "n_classes": 3,
+        "score": "lac",
+        "conformal_scores": np.log([4, 100]).astype(np.float32),
+        "source": {"split": "val"},
+    }
+    return Calibration(**(fields | changes))
 
 
 @pytest.fixture
@@ -111,6 +124,64 @@ def test_model_without_probabilities_says_so():
         model.predict_proba([[0, 0]])
 
 
+@pytest.mark.parametrize(("loss", "link"), [("topk_hinge_alpha", ""), ("sparsemax", "sparsemax")])
+def test_model_probabilities_are_calibrated_ones_whatever_the_loss(loss, link):
+    """Scores (0, 0, 1) by a temperature of 2."""
+    model = make_model(loss=loss, link=link, calibration=make_calibration())
+    expected = np.array([1, 1, np.exp(0.5)]) / (2 + np.exp(0.5))
+    np.testing.assert_allclose(model.predict_proba([[0, 0]])[0], expected, rtol=1e-6)
+    assert model.predict_proba([[0, 0]]).dtype == np.float32
+
+
+def test_model_sets_by_hand():
+    """Scores (8, 0, 9) by 2: probabilities of about 0.37, 0.01 and 0.62."""
+    model = make_model(loss="topk_hinge_alpha", link="", calibration=make_calibration())
+    np.testing.assert_array_equal(model.predict_set([[8, 0]], 0.3), [[True, False, True]])
+    model = make_model(calibration=make_calibration(temperature=4.0))
+    np.testing.assert_array_equal(model.predict_set([[8, 0]], 0.6), [[True, True, True]])
+
+
+def test_model_without_a_calibration_has_no_sets():
+    with pytest.raises(ValueError, match="model must be calibrated for sets of a coverage"):
+        make_model().predict_set([[0, 0]])
+
+
+def test_model_refuses_a_calibration_of_other_classes():
+    with pytest.raises(ValueError, match="must be of the 3 classes of the model, got one of 4"):
+        make_model(calibration=make_calibration(n_classes=4))
+    with pytest.raises(ValueError, match="must be left out of a multilabel model"):
+        make_model(target="multilabel", calibration=make_calibration())
+
+
+def test_calibration_lies_in_the_model_file(tmp_path):
+    model = make_model(calibration=make_calibration())
+    model.save(tmp_path / "model.npz")
+    again = load_model(tmp_path / "model.npz")
+    assert again.calibration.temperature == 2
+    np.testing.assert_array_equal(
+        again.predict_set([[8, 0]], 0.5), model.predict_set([[8, 0]], 0.5)
+    )
+
+
+def test_calibration_hides_nothing_from_programs_that_do_not_know_it(tmp_path, saved):
+    """These read the header and every member named .npy, and take nothing else."""
+    make_model(calibration=make_calibration()).save(tmp_path / "calibrated.npz")
+    contents = []
+    for path in (saved, tmp_path / "calibrated.npz"):
+        with zipfile.ZipFile(path) as archive:
+            names = [n for n in archive.namelist() if n.endswith((".npy", ".json"))]
+            contents.append({name: archive.read(name) for name in names})
+    assert contents[0] == contents[1]
+
+
+def test_model_refuses_a_newer_calibration(tmp_path, monkeypatch):
+    monkeypatch.setattr("dtopk.calibration.CALIBRATION_VERSION", 2)
+    make_model(calibration=make_calibration()).save(tmp_path / "model.npz")
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=r"must be at most 1, got 2\. A newer dtopk.*model\.npz'"):
+        load_model(tmp_path)
+
+
 def test_model_refuses_another_number_of_features():
     with pytest.raises(ValueError, match=r"X must have shape \(n_samples, 2\).* got \(1, 3\)\."):
         make_model().decision_function([[1, 2, 3]])
@@ -131,6 +202,7 @@ def test_model_names_the_row_that_is_not_finite(bad):
         {"W": np.ones((2, 3)), "intercept": np.zeros(3)},
         {"feature_mean": np.array([0.5, 1.5]), "feature_scale": np.array([2.0, 4.0])},
         {"class_rows": np.array([3, 0, 5])},
+        {"calibration": make_calibration()},
     ],
 )
 def test_model_comes_back_from_its_file(tmp_path, changes):
@@ -156,10 +228,11 @@ def test_model_file_is_an_ordinary_npz(saved):
 
 
 def test_model_loads_with_numpy_and_the_standard_library_alone(saved):
+    make_model(calibration=make_calibration()).save(saved)
     script = (
         "import sys, dtopk\n"
         f"model = dtopk.load_model({str(saved)!r})\n"
-        "model.predict([[0, 0]])\n"
+        "model.predict([[0, 0]]), model.predict_proba([[0, 0]]), model.predict_set([[0, 0]], 0.5)\n"
         "names = {name.partition('.')[0] for name in sys.modules}\n"
         "print(*sorted(names - set(sys.stdlib_module_names) - {'__main__', 'numpy', 'dtopk'}))\n"
     )

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dtopk.plots import draw_convergence, draw_topk_accuracy, save_png
+from dtopk.evaluation import ReliabilityBins
+from dtopk.plots import draw_convergence, draw_reliability, draw_topk_accuracy, save_png
 
 
 def make_history(gaps, exact=()):
@@ -62,3 +63,21 @@ def test_figure_is_a_png_file(tmp_path):
     save_png(draw_topk_accuracy({"test": {1: 0.5, 2: 0.75}}, title="t"), tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG\r\n")
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
+
+
+def test_reliability_shows_accuracy_and_rows_by_confidence(tmp_path):
+    before = ReliabilityBins(
+        n_rows=np.array([1, 3]), confidence=np.array([0.5, 0.9]), accuracy=np.array([1.0, 0.6])
+    )
+    after = ReliabilityBins(
+        n_rows=np.array([4]), confidence=np.array([0.7]), accuracy=np.array([0.7])
+    )
+    figure = draw_reliability({"before": before, "calibrated": after}, title="t")
+    axes, shares = figure.axes
+    line = get_line(axes, "before")
+    np.testing.assert_allclose(line.get_xdata(), [50, 90])
+    np.testing.assert_allclose(line.get_ydata(), [100, 60])
+    np.testing.assert_allclose(get_line(axes, "calibrated").get_ydata(), [70])
+    np.testing.assert_allclose(shares.lines[0].get_ydata(), [25, 75])
+    save_png(figure, tmp_path / "r.png")
+    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")

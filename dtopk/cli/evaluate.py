@@ -7,10 +7,16 @@ from typing import Any
 import click
 import numpy as np
 
+from dtopk.cli.calibration_tables import (
+    format_reliability,
+    format_sets,
+    summarise_reliability,
+    summarise_sets,
+)
 from dtopk.cli.label_tables import format_label_metrics
 from dtopk.cli.output import answer, answer_json, format_table, json_option
 from dtopk.cli.progress import RowProgress
-from dtopk.evaluation import AccuracyCounts, MultilabelCounts
+from dtopk.evaluation import AccuracyCounts, CalibrationCounts, MultilabelCounts
 from dtopk.job.scoring import evaluate_label_sets, evaluate_split, summarise_label_sets
 from dtopk.model import Model, load_model
 from dtopk_storage import open_store
@@ -45,7 +51,8 @@ def evaluate(
     RUN_OR_MODEL is a run folder or a model file; it and STORE may be in an object store. The
     classes of the store are matched with the model's by name. Rows with sets of labels are measured
     by how these are ranked and, with those that score more than the threshold predicted, by what
-    F1, accuracy and Hamming loss say.
+    F1, accuracy and Hamming loss say. Of a calibrated model there is also how far its probabilities
+    are from the accuracy (ECE), and how many of its conformal sets hold their row's label.
     """
     model = load_model(model_path)
     store = open_store(store_path)
@@ -64,9 +71,13 @@ def evaluate(
                 results[split] = _summarise_sets(found, model, level)
                 text = _describe_sets(split, found, model, level)
             else:
-                counts = evaluate_split(model, store, split, progress=progress)
-                results[split] = _summarise(counts, model)
-                text = _describe(split, counts, model)
+                held = None
+                if model.calibration is not None:
+                    held = CalibrationCounts(calibration=model.calibration)
+                also = None if held is None else held.update
+                counts = evaluate_split(model, store, split, progress=progress, also=also)
+                results[split] = _summarise(counts, model) | _summarise_calibration(held)
+                text = _describe(split, counts, model) + _describe_calibration(held)
         if not as_json:
             answer(text)
     if as_json:
@@ -88,6 +99,24 @@ def _summarise(counts: AccuracyCounts, model: Model) -> dict[str, Any]:
             for true, predicted, n_rows in counts.most_confused(_PAIRS_LISTED)
         ],
     }
+
+
+def _summarise_calibration(counts: CalibrationCounts | None) -> dict[str, Any]:
+    if counts is None:
+        return {}
+    return {
+        "probabilities": summarise_reliability(counts.reliability),
+        "sets": summarise_sets(counts.sets),
+    }
+
+
+def _describe_calibration(counts: CalibrationCounts | None) -> str:
+    if counts is None:
+        return ""
+    fields = _summarise_calibration(counts)
+    tables = [format_reliability({"calibrated": fields["probabilities"]})]
+    tables += [format_sets(fields["sets"])] if fields["sets"] else []
+    return "\n" + "\n\n".join(tables) + "\n"
 
 
 def _summarise_sets(counts: MultilabelCounts, model: Model, threshold: float) -> dict[str, Any]:

@@ -8,25 +8,28 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dtopk.atomic import replace_when_complete, write_text
-from dtopk.job.scoring import TopClasses
+from dtopk.job.scoring import SetClasses, TopClasses
 from dtopk.model import Model
 from dtopk_storage.chunked import ChunkedArray
 from dtopk_storage.objects import ObjectPath
 from dtopk_storage.paths import AnyPath
 
-WriteTop = Callable[[TopClasses], None]
+Rows = TypeVar("Rows", contravariant=True)
 
 _ZARR_CHUNK_ROWS = 65536
 _ZARR_MARK = "dtopk_predictions"
 """Attribute of a group of predictions, whose value is the version of its layout."""
 _ZARR_VERSION = 1
+_VALUES = {"score": "scores", "probability": "probabilities"}
+"""What may be said of a class, and of many."""
 
 
 def check_target(path: AnyPath, source: AnyPath, *, overwrite: bool) -> None:
@@ -76,46 +79,180 @@ def check_target(path: AnyPath, source: AnyPath, *, overwrite: bool) -> None:
         )
 
 
+class Layout(Protocol[Rows]):
+    """What a file holds of each row."""
+
+    @property
+    def model(self) -> Model:
+        """Whose classes are named."""
+
+    def columns(self, rows: Rows) -> "dict[str, Column]":
+        """Return what a table holds of some rows, by the names of `names`, in their order."""
+
+    def names(self) -> list[str]:
+        """Return the names of the columns."""
+
+    def parquet_types(self, pa: Any) -> list[Any]:
+        """Return pyarrow's types of the columns."""
+
+    def attributes(self) -> dict[str, Any]:
+        """Return what a zarr group says of its arrays."""
+
+    def writing_arrays(
+        self, folder: AnyPath
+    ) -> contextlib.AbstractContextManager[Callable[[Rows], None]]:
+        """Write zarr arrays below a folder, which are whole at the end."""
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """A column of lists."""
+
+    values: NDArray[Any]
+    """Those of all rows, one row after the other, shape (n_values,)."""
+    sizes: NDArray[np.int64]
+    """How many each row has, shape (n_rows,)."""
+
+
+Column = NDArray[Any] | Ragged
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopLayout:
+    """The k best classes of every row."""
+
+    model: Model
+    n_rows: int
+    """Rows that will be written."""
+    k: int
+    """Classes of a row."""
+    value: str
+    """What is said of a class: 'score' or 'probability'."""
+    has_row_id: bool
+    """Whether the rows come with their number in the source."""
+
+    def names(self) -> list[str]:
+        """See :class:`Layout`, as of all that follow."""
+        names = ["row", *["row_id"] * self.has_row_id]
+        for place in range(1, self.k + 1):
+            names += [f"label_{place}", f"{self.value}_{place}"]
+        return names
+
+    def columns(self, rows: TopClasses) -> dict[str, Column]:
+        """Return two columns for each place."""
+        arrays = _row_numbers(rows)
+        for place in range(self.k):
+            arrays += [rows.labels[:, place], rows.scores[:, place]]
+        return dict(zip(self.names(), arrays, strict=True))
+
+    def parquet_types(self, pa: Any) -> list[Any]:
+        """Return the types, of which labels have that of the classes."""
+        label, score = _parquet_types(self.model, pa)
+        return [*[pa.int64()] * (1 + self.has_row_id), *[label, score] * self.k]
+
+    def attributes(self) -> dict[str, Any]:
+        """Return nothing."""
+        return {}
+
+    @contextlib.contextmanager
+    def writing_arrays(self, folder: AnyPath) -> Iterator[Callable[[TopClasses], None]]:
+        """Write codes and scores of shape (n_rows, k)."""
+        shape = (self.n_rows, self.k)
+        write_numbers = _write_row_numbers(folder, self.n_rows, self.has_row_id)
+        codes = _ZarrColumn(folder / "label_codes", shape, np.dtype(np.int32))
+        scores = _ZarrColumn(folder / _VALUES[self.value], shape, self.model.W.dtype)
+
+        def write(rows: TopClasses) -> None:
+            write_numbers(rows)
+            codes.append(rows.columns.astype(np.int32))
+            scores.append(rows.scores)
+
+        yield write
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetLayout:
+    """The labels of every row's conformal set, best first."""
+
+    model: Model
+    n_rows: int
+    """Rows that will be written."""
+    coverage: float
+    """Probability that the label of a row is in its set."""
+    value: str
+    """What is said of a label: 'score' or 'probability'."""
+    has_row_id: bool
+    """Whether the rows come with their number in the source."""
+
+    def names(self) -> list[str]:
+        """See :class:`Layout`, as of all that follow."""
+        return ["row", *["row_id"] * self.has_row_id, "set_size", "labels", _VALUES[self.value]]
+
+    def columns(self, rows: SetClasses) -> dict[str, Column]:
+        """Return the size of the set, and two columns of lists."""
+        labels, scores = Ragged(rows.labels, rows.sizes), Ragged(rows.scores, rows.sizes)
+        arrays = [*_row_numbers(rows), rows.sizes, labels, scores]
+        return dict(zip(self.names(), arrays, strict=True))
+
+    def parquet_types(self, pa: Any) -> list[Any]:
+        """Return the types; labels and scores are lists."""
+        label, score = _parquet_types(self.model, pa)
+        return [*[pa.int64()] * (2 + self.has_row_id), pa.list_(label), pa.list_(score)]
+
+    def attributes(self) -> dict[str, Any]:
+        """Return the coverage."""
+        return {"coverage": self.coverage}
+
+    @contextlib.contextmanager
+    def writing_arrays(self, folder: AnyPath) -> Iterator[Callable[[SetClasses], None]]:
+        """Write codes and scores one row after the other, and where each row begins."""
+        write_numbers = _write_row_numbers(folder, self.n_rows, self.has_row_id)
+        starts = _ZarrColumn(folder / "label_indptr", (self.n_rows + 1,), np.dtype(np.int64))
+        codes = _GrowingColumn(folder / "label_codes", np.dtype(np.int32))
+        scores = _GrowingColumn(folder / _VALUES[self.value], self.model.W.dtype)
+        starts.append(np.zeros(1, np.int64))
+
+        def write(rows: SetClasses) -> None:
+            write_numbers(rows)
+            starts.append(codes.n_values + np.cumsum(rows.sizes))
+            codes.append(rows.columns.astype(np.int32))
+            scores.append(rows.scores)
+
+        yield write
+        codes.close()
+        scores.close()
+
+
 @contextlib.contextmanager
-def open_predictions(
-    path: AnyPath, *, model: Model, n_rows: int, k: int, has_row_id: bool
-) -> Iterator[WriteTop]:
+def open_predictions(path: AnyPath, layout: Layout[Rows]) -> Iterator[Callable[[Rows], None]]:
     """Open a file that appears under its name once all rows are written.
 
     Parameters
     ----------
     path : Path or ObjectPath
         Ends in '.csv', '.parquet' or '.zarr'. What is there is replaced; its folder is made.
-    model : Model
-    n_rows : int
-        Rows that will be written.
-    k : int
-        Classes of a row.
-    has_row_id : bool
-        Whether the rows come with their number in the source.
+    layout : TopLayout or SetLayout
 
     Yields
     ------
     callable
-        Takes a `TopClasses`, the next rows.
+        Takes a `TopClasses` or a `SetClasses`, the next rows.
     """
     if isinstance(path, Path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    with _OPENERS[path.suffix.lower()](path, model, n_rows, k, has_row_id) as write:
+    with _OPENERS[path.suffix.lower()](path, layout) as write:
         yield write
 
 
 @contextlib.contextmanager
-def _open_csv(
-    path: AnyPath, model: Model, n_rows: int, k: int, has_row_id: bool
-) -> Iterator[WriteTop]:
+def _open_csv(path: AnyPath, layout: Layout[Rows]) -> Iterator[Callable[[Rows], None]]:
     with replace_when_complete(path) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(_column_names(k, has_row_id))
+        writer.writerow(layout.names())
 
-        def write(top: TopClasses) -> None:
-            columns = [_as_cells(column) for column in _columns(top).values()]
+        def write(rows: Rows) -> None:
+            columns = [_as_cells(column) for column in layout.columns(rows).values()]
             writer.writerows(zip(*columns, strict=True))
 
         yield write
@@ -123,8 +260,18 @@ def _open_csv(
         text.detach()
 
 
-def _as_cells(column: NDArray[Any]) -> list[Any]:
+def _as_cells(column: Column) -> list[Any]:
     """Make the values of a CSV column; floats with the fewest digits that tell them apart."""
+    if isinstance(column, Ragged):
+        # As JSON writes a list: whatever the names of the labels hold, it can be read.
+        cells = _as_cells(column.values)
+        if column.values.dtype.kind not in "fiu":
+            cells = [json.dumps(cell, ensure_ascii=False) for cell in cells]
+        ends = np.cumsum(column.sizes).tolist()
+        return [
+            f"[{', '.join(map(str, cells[start:stop]))}]"
+            for start, stop in zip([0, *ends], ends, strict=False)
+        ]
     if column.dtype.kind == "f":
         # As Python floats, float32 values would have 17 digits.
         return list(map(str, column))
@@ -133,35 +280,38 @@ def _as_cells(column: NDArray[Any]) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _open_parquet(
-    path: AnyPath, model: Model, n_rows: int, k: int, has_row_id: bool
-) -> Iterator[WriteTop]:
+def _open_parquet(path: AnyPath, layout: Layout[Rows]) -> Iterator[Callable[[Rows], None]]:
     pa, pq = _import_pyarrow()
-    label_type = pa.int64() if model.classes.dtype.kind in "iu" else pa.string()
-    score_type = pa.from_numpy_dtype(model.W.dtype)
-    types = [*[pa.int64()] * (1 + has_row_id), *[label_type, score_type] * k]
-    schema = pa.schema(list(zip(_column_names(k, has_row_id), types, strict=True)))
+    types = dict(zip(layout.names(), layout.parquet_types(pa), strict=True))
+    schema = pa.schema(list(types.items()))
     with replace_when_complete(path) as file, pq.ParquetWriter(file, schema) as writer:
 
-        def write(top: TopClasses) -> None:
-            columns = [pa.array(column) for column in _columns(top).values()]
-            writer.write_table(pa.table(columns, schema=schema))
+        def write(rows: Rows) -> None:
+            columns = layout.columns(rows)
+            arrays = [_as_arrow(column, types[name], pa) for name, column in columns.items()]
+            writer.write_table(pa.table(arrays, schema=schema))
 
         yield write
 
 
+def _as_arrow(column: Column, arrow_type: Any, pa: Any) -> Any:
+    if isinstance(column, Ragged):
+        starts = np.concatenate([[0], np.cumsum(column.sizes)]).astype(np.int32)
+        values = pa.array(column.values, arrow_type.value_type)
+        return pa.ListArray.from_arrays(pa.array(starts), values)
+    return pa.array(column)
+
+
 @contextlib.contextmanager
-def _open_zarr(
-    path: AnyPath, model: Model, n_rows: int, k: int, has_row_id: bool
-) -> Iterator[WriteTop]:
+def _open_zarr(path: AnyPath, layout: Layout[Rows]) -> Iterator[Callable[[Rows], None]]:
     if isinstance(path, ObjectPath):
         # Nothing can be renamed: the group comes last, and makes predictions of what is there.
         (path / "zarr.json").unlink(missing_ok=True)
         path.delete_tree()
         try:
-            with _writing_columns(path, model, n_rows, k, has_row_id) as write:
+            with layout.writing_arrays(path) as write:
                 yield write
-            write_text(path / "zarr.json", _zarr_group(model))
+            write_text(path / "zarr.json", _zarr_group(layout))
         except BaseException:
             path.delete_tree()
             raise
@@ -169,8 +319,8 @@ def _open_zarr(
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
         partial.mkdir()
-        write_text(partial / "zarr.json", _zarr_group(model))
-        with _writing_columns(partial, model, n_rows, k, has_row_id) as write:
+        write_text(partial / "zarr.json", _zarr_group(layout))
+        with layout.writing_arrays(partial) as write:
             yield write
         _exchange(partial, path)
     except OSError as error:
@@ -181,27 +331,6 @@ def _open_zarr(
         raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _writing_columns(
-    folder: AnyPath, model: Model, n_rows: int, k: int, has_row_id: bool
-) -> Iterator[WriteTop]:
-    rows = _ZarrColumn(folder / "row", (n_rows,), np.dtype(np.int64))
-    row_ids = None
-    if has_row_id:
-        row_ids = _ZarrColumn(folder / "row_id", (n_rows,), np.dtype(np.int64))
-    codes = _ZarrColumn(folder / "label_codes", (n_rows, k), np.dtype(np.int32))
-    scores = _ZarrColumn(folder / "scores", (n_rows, k), model.W.dtype)
-
-    def write(top: TopClasses) -> None:
-        rows.append(np.arange(top.start, top.start + len(top.columns)))
-        if row_ids is not None and top.row_id is not None:
-            row_ids.append(top.row_id)
-        codes.append(top.columns.astype(np.int32))
-        scores.append(top.scores)
-
-    yield write
 
 
 def _exchange(new: Path, path: Path) -> None:
@@ -245,33 +374,83 @@ class _ZarrColumn:
             self._n_chunks += 1
 
 
-_OPENERS: dict[str, Callable[..., contextlib.AbstractContextManager[WriteTop]]] = {
+class _GrowingColumn:
+    """An array of one dimension whose length is known at its end; a chunk is written when full."""
+
+    def __init__(self, path: AnyPath, dtype: np.dtype[Any]):
+        self._path = path
+        self._waiting = np.empty(0, dtype)
+        self._n_chunks = 0
+
+    @property
+    def n_values(self) -> int:
+        """Values appended until now."""
+        return self._n_chunks * _ZARR_CHUNK_ROWS + len(self._waiting)
+
+    def append(self, values: NDArray[Any]) -> None:
+        self._waiting = np.concatenate([self._waiting, values])
+        while len(self._waiting) >= _ZARR_CHUNK_ROWS:
+            # An array that ends with this chunk: where it will end is not known yet.
+            array = self._describe((self._n_chunks + 1) * _ZARR_CHUNK_ROWS)
+            array.write_chunk(self._n_chunks, self._waiting[:_ZARR_CHUNK_ROWS])
+            self._waiting = self._waiting[_ZARR_CHUNK_ROWS:]
+            self._n_chunks += 1
+
+    def close(self) -> None:
+        """Write what is left, and what makes an array of the chunks."""
+        array = self._describe(self.n_values)
+        if len(self._waiting):
+            array.write_chunk(self._n_chunks, self._waiting)
+        array.write_metadata(("label",))
+
+    def _describe(self, n_values: int) -> ChunkedArray:
+        return ChunkedArray(
+            path=self._path,
+            shape=(n_values,),
+            chunk_rows=_ZARR_CHUNK_ROWS,
+            dtype=self._waiting.dtype,
+            compression="zstd",
+        )
+
+
+_OPENERS: dict[str, Callable[..., contextlib.AbstractContextManager[Any]]] = {
     ".csv": _open_csv,
     ".parquet": _open_parquet,
     ".zarr": _open_zarr,
 }
 
 
-def _column_names(k: int, has_row_id: bool) -> list[str]:
+def _row_numbers(rows: TopClasses | SetClasses) -> list[Column]:
+    numbers: list[Column] = [np.arange(rows.start, rows.start + rows.n_rows)]
+    return numbers if rows.row_id is None else [*numbers, rows.row_id]
+
+
+def _write_row_numbers(
+    folder: AnyPath, n_rows: int, has_row_id: bool
+) -> Callable[[TopClasses | SetClasses], None]:
     names = ["row", *["row_id"] * has_row_id]
-    for place in range(1, k + 1):
-        names += [f"label_{place}", f"score_{place}"]
-    return names
+    arrays = [_ZarrColumn(folder / name, (n_rows,), np.dtype(np.int64)) for name in names]
+
+    def write(rows: TopClasses | SetClasses) -> None:
+        for array, numbers in zip(arrays, _row_numbers(rows), strict=True):
+            assert not isinstance(numbers, Ragged)
+            array.append(numbers)
+
+    return write
 
 
-def _columns(top: TopClasses) -> dict[str, NDArray[Any]]:
-    arrays = [np.arange(top.start, top.start + len(top.columns))]
-    if top.row_id is not None:
-        arrays.append(top.row_id)
-    for place in range(top.columns.shape[1]):
-        arrays += [top.labels[:, place], top.scores[:, place]]
-    return dict(
-        zip(_column_names(top.columns.shape[1], top.row_id is not None), arrays, strict=True)
-    )
+def _parquet_types(model: Model, pa: Any) -> tuple[Any, Any]:
+    """Return the types of labels and of scores."""
+    label = pa.int64() if model.classes.dtype.kind in "iu" else pa.string()
+    return label, pa.from_numpy_dtype(model.W.dtype)
 
 
-def _zarr_group(model: Model) -> str:
-    attributes = {_ZARR_MARK: _ZARR_VERSION, "class_names": model.classes.tolist()}
+def _zarr_group(layout: Layout[Any]) -> str:
+    attributes = {
+        _ZARR_MARK: _ZARR_VERSION,
+        "class_names": layout.model.classes.tolist(),
+        **layout.attributes(),
+    }
     group = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
     return json.dumps(group, indent=2)
 

@@ -22,7 +22,8 @@ def report(paths: tuple[str, ...], out_path: Path) -> None:
 
     It compares their certificates, times and accuracies, and shows the gap and the accuracy by
     epoch, top-k accuracy, accuracy by class and the most confused classes, for which each model is
-    evaluated on a split that its job evaluates and it was not trained on.
+    evaluated on a split that its job evaluates and it was not trained on. Of a calibrated model it
+    shows how honest its probabilities and sets are there.
     """
     runs = []
     for path in paths:

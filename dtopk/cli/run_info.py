@@ -11,7 +11,7 @@ from dtopk.job import load_job
 from dtopk.job.run_folder import RunFolder
 from dtopk.job.verification import read_result, verify_run
 from dtopk.losses import what_is_certified
-from dtopk.model import load_model
+from dtopk.model import Model, load_model
 from dtopk_storage.paths import as_path
 
 
@@ -92,10 +92,25 @@ def describe_model(path: str, *, verify: bool) -> dict[str, Any]:
         "has_intercept": bool(model.intercept.any()),
         "centered": model.feature_mean is not None,
         "scaled": model.feature_scale is not None,
-        "has_probabilities": bool(model.link),
+        "has_probabilities": model.has_probabilities,
+        "calibration": _describe_calibration(model),
         "target": model.target,
         "threshold": model.threshold if model.target == "multilabel" else None,
         "certificate": certificate,
+    }
+
+
+def _describe_calibration(model: Model) -> dict[str, Any] | None:
+    calibration = model.calibration
+    if calibration is None:
+        return None
+    return {
+        "temperature": calibration.temperature,
+        "score": calibration.score,
+        "k": calibration.k,
+        "penalty": calibration.penalty,
+        "n_samples": calibration.n_rows,
+        **calibration.source,
     }
 
 
@@ -156,9 +171,22 @@ def format_model(fields: dict[str, Any]) -> str:
     }
     if fields["target"] == "multilabel":
         facts["labels"] = f"several a row, those that score more than {fields['threshold']:.6g}"
+    if fields["calibration"] is not None:
+        facts["calibration"] = _format_calibration(fields["calibration"])
     if certificate:
         facts |= _certificate_facts(certificate, fields["loss"])
     return format_facts(facts)
+
+
+def _format_calibration(fields: dict[str, Any]) -> str:
+    score = _format_loss(
+        fields["score"], {name: fields[name] for name in ("k", "penalty") if fields[name]}
+    )
+    split = f" of split {fields['split']!r}" if "split" in fields else ""
+    return (
+        f"temperature {fields['temperature']:.4g}, sets by {score}; {fields['n_samples']:,} rows"
+        f"{split}"
+    )
 
 
 def _number(value: float | None) -> str:

@@ -2,7 +2,9 @@
 
 import copy
 import os
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -15,6 +17,7 @@ from sklearn.utils.validation import (
     _check_feature_names,
     _check_n_features,
     _check_sample_weight,
+    check_consistent_length,
     check_is_fitted,
     column_or_1d,
     validate_data,
@@ -28,13 +31,21 @@ from dtopk.engine import (
     StoreRows,
     class_totals,
 )
+from dtopk.estimators.calibrated import (
+    CalibratedClassifier,
+    has_probabilities,
+    has_sets,
+    pair_batches,
+)
 from dtopk.estimators.dask_arrays import (
     DaskArray,
     check_column,
     check_features,
     check_sizes,
+    compute_column,
     fill_spool,
     is_dask_array,
+    iter_blocks,
     map_method,
     map_topk,
     mean_accuracy,
@@ -50,9 +61,10 @@ from dtopk.estimators.linear import (
 from dtopk.estimators.parameters import make_options, weigh_classes
 from dtopk.estimators.place import Place, open_place
 from dtopk.estimators.spool import plan_spool
+from dtopk.evaluation import ScoreBatches, match_classes
 from dtopk.losses import Loss, available, make_loss
 from dtopk.model import select_topk
-from dtopk_storage import FeatureStore
+from dtopk_storage import FeatureStore, check_batch
 
 if TYPE_CHECKING:
     from dtopk.launch import Client
@@ -61,11 +73,7 @@ Array = NDArray[Any]
 Features = ArrayLike | FeatureStore | zarr.Array[Any] | DaskArray
 
 
-def _loss_has_probabilities(estimator: "TopKClassifier") -> bool:
-    return estimator._make_loss().has_probabilities
-
-
-class TopKClassifier(ClassifierMixin, CertifiedLinearModel):
+class TopKClassifier(CalibratedClassifier, ClassifierMixin, CertifiedLinearModel):
     r"""Linear classifier with a top-k loss, trained until a duality gap proves it optimal.
 
     Minimises
@@ -176,6 +184,8 @@ class TopKClassifier(ClassifierMixin, CertifiedLinearModel):
         One record for every epoch.
     stop_reason_ : {'tolerance', 'max_epochs', 'time_limit', 'interrupted'}
         Why training ended.
+    calibration_ : dtopk.calibration.Calibration
+        Temperature and conformal scores; there from :meth:`calibrate` on, until the next `fit`.
 
     Notes
     -----
@@ -406,9 +416,12 @@ class TopKClassifier(ClassifierMixin, CertifiedLinearModel):
         labels: Array = self.classes_[columns]
         return (labels, scores) if return_scores else labels
 
-    @available_if(_loss_has_probabilities)  # type: ignore[untyped-decorator]
+    @available_if(has_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Features) -> Array | DaskArray:
-        """Compute the probability of every class; there with 'softmax' and 'sparsemax'.
+        """Compute the probability of every class.
+
+        It is there with 'softmax' and 'sparsemax', and with any loss once :meth:`calibrate` has
+        been called.
 
         Parameters
         ----------
@@ -417,19 +430,19 @@ class TopKClassifier(ClassifierMixin, CertifiedLinearModel):
         Returns
         -------
         ndarray of shape (n_samples, n_classes)
-            The softmax, or sparsemax, of the scores; with softmax and two classes the second
-            column is the logistic function of the decision function.
+            After :meth:`calibrate` the softmax of the scores divided by the temperature, whatever
+            the loss. Before, the softmax, or sparsemax, of the scores; with softmax and two classes
+            the second column is the logistic function of the decision function.
         """
         check_is_fitted(self)
         if is_dask_array(X):
             width = len(self.classes_)
             return self._map(X, "predict_proba", self._score_dtype(X.dtype), width)
-        loss = self._make_loss()
         return np.concatenate(
-            [loss.probabilities(self._score_classes(batch)) for batch in self._iter_batches(X)]
+            [self._convert_scores(self._score_classes(batch)) for batch in self._iter_batches(X)]
         )
 
-    @available_if(_loss_has_probabilities)  # type: ignore[untyped-decorator]
+    @available_if(has_probabilities)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Features) -> Array | DaskArray:
         """Compute the logarithm of `predict_proba`, minus infinity where that is 0.
 
@@ -448,6 +461,105 @@ class TopKClassifier(ClassifierMixin, CertifiedLinearModel):
         with np.errstate(divide="ignore"):
             log_probabilities: Array = np.log(self.predict_proba(X))
         return log_probabilities
+
+    def calibrate(
+        self,
+        X: Features,
+        y: ArrayLike | DaskArray | None = None,
+        *,
+        split: str | None = None,
+        score: str = "lac",
+        k: int | None = None,
+        penalty: float | None = None,
+    ) -> Self:
+        """Fit probabilities and conformal sets on rows that the estimator was not fitted on.
+
+        The temperature T is the one of the greatest likelihood of softmax(scores / T), and the
+        labels' nonconformity is kept for :meth:`predict_set`. What is predicted otherwise stays as
+        it is. `fit` drops the calibration.
+
+        Parameters
+        ----------
+        X : array-like, dask or zarr.Array of shape (n_samples, n_features), or FeatureStore
+            The scores are computed anew in each of some eight passes, and never held as a whole.
+        y : array-like or dask.array.Array of shape (n_samples,)
+            Labels among `classes_`; None for a store, which holds its own.
+        split : str or None, default=None
+            Split of a store, other than 'train'; None: 'val'. None for others than stores.
+        score : {'lac', 'aps', 'raps', 'margin'}, default='lac'
+            Nonconformity of a label, as :class:`dtopk.calibration.Calibration` defines them; all
+            but 'margin' are of the probabilities. 'lac' makes the smallest sets, 'aps' larger ones
+            of hard rows.
+        k : int or None, default=None
+            Of 'raps' and 'margin', 1 to n_classes - 1; None: the loss's, or 1 where it has none.
+        penalty : float or None, default=None
+            Of 'raps', above 0; None: 0.1.
+
+        Returns
+        -------
+        TopKClassifier
+            This one, with `calibration_`.
+
+        Raises
+        ------
+        ValueError
+            If a parameter breaks its rule, a label is not among `classes_`, or there is no best
+            temperature, since the scores of all labels are the highest, or none better than chance.
+        """
+        check_is_fitted(self)
+        if isinstance(X, FeatureStore):
+            if y is not None:
+                raise ValueError(
+                    "y must be left out for a feature store, which holds its own, got a "
+                    f"{type(y).__name__}."
+                )
+            batches = self._score_split(X, "val" if split is None else split)
+            return self._calibrate(batches, score=score, k=k, penalty=penalty)
+        if split is not None:
+            raise ValueError(
+                f"split must be left out for others than a feature store, got {split!r}."
+            )
+        if y is None:
+            raise ValueError("y must be given for an array of features, got None.")
+        if is_dask_array(X):
+            self._check_dask(X)
+            check_sizes("X", X)
+        codes = self._encode(compute_column(self.client, y) if is_dask_array(y) else y)
+        check_consistent_length(X, codes)
+        batches = pair_batches(codes, partial(self._iter_scores, X))
+        return self._calibrate(batches, score=score, k=k, penalty=penalty)
+
+    @available_if(has_sets)  # type: ignore[untyped-decorator]
+    def predict_set(self, X: Features, coverage: float = 0.9) -> NDArray[np.bool_] | DaskArray:
+        """Mark the labels of every row's conformal set; there after :meth:`calibrate`.
+
+        Parameters
+        ----------
+        X : array-like, dask or zarr.Array of shape (n_samples, n_features), or FeatureStore
+        coverage : float, default=0.9
+            Probability that the label of a row is in its set, at least, where rows are exchangeable
+            with those of the calibration. It is that of all rows together, not of each kind of row.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes), bool
+            The columns are those of `classes_`. A row's labels are its best ones; there may be
+            none.
+
+        Raises
+        ------
+        ValueError
+            If the rows of the calibration are too few for this coverage.
+        """
+        check_is_fitted(self)
+        if is_dask_array(X):
+            self.calibration_.threshold(coverage)
+            self._check_dask(X)
+            width = len(self.classes_)
+            return map_method(self, X, "predict_set", coverage, dtype=np.bool_, width=width)
+        return np.concatenate(
+            [self.calibration_.find_sets(scores, coverage) for scores in self._iter_scores(X)]
+        )
 
     def score(
         self,
@@ -594,6 +706,7 @@ class TopKClassifier(ClassifierMixin, CertifiedLinearModel):
 
     def _keep_weights(self, W: Array, intercept: Array, classes: Array) -> None:
         """Keep the weights of all classes in scikit-learn's shapes."""
+        self._forget_calibration()
         if len(classes) == 2:
             W, intercept = (W[:, 1:] - W[:, :1]), intercept[1:] - intercept[:1]
             if not self._make_loss().compares_classes:
@@ -636,9 +749,50 @@ class TopKClassifier(ClassifierMixin, CertifiedLinearModel):
         packed["column"], packed["score"] = columns, scores
         return packed
 
+    def _iter_scores(self, X: Features) -> Iterator[Array]:
+        """Return the scores of all rows batch by batch, with two columns for two classes."""
+        if not is_dask_array(X):
+            for batch in self._iter_batches(X):
+                yield self._score_classes(batch)
+            return
+        for scores in iter_blocks(self.client, self.decision_function(X)):
+            yield self._spread_scores(scores if scores.ndim == 2 else scores[:, np.newaxis])
+
+    def _score_split(self, store: FeatureStore, split: str) -> ScoreBatches:
+        """Return what goes through labels and scores of a split."""
+        if store.kind != "multiclass":
+            raise ValueError(f"kind of {store.path!r} must be 'multiclass', got {store.kind!r}.")
+        if split == "train":
+            raise ValueError(
+                "split must be another than 'train', which `fit` takes, got 'train'. Make one with "
+                "`dtopk ingest --split`."
+            )
+        columns = match_classes(store.class_names, self.classes_)
+
+        def batches() -> Iterator[tuple[NDArray[np.int64], Array]]:
+            for batch in store.iter_batches(split, self._batch_rows()):
+                check_batch(batch.X, batch.y, batch.weight, start=batch.start, store=store)
+                assert isinstance(batch.y, np.ndarray)
+                y = columns[batch.y]
+                if (y < 0).any():
+                    name = store.class_names[int(batch.y[np.argmin(y)])]
+                    raise ValueError(
+                        "labels must be classes that the estimator was fitted on, got "
+                        f"{name!r} in split {split!r} of {store.path!r}."
+                    )
+                X = validate_data(
+                    self, batch.X, dtype=feature_dtypes(self.coef_.dtype), reset=False
+                )
+                yield y, self._score_classes(X)
+
+        return batches
+
     def _score_classes(self, X: Array) -> Array:
         """Return the scores of a batch, with two columns for two classes."""
-        scores = self._decide(X)
+        return self._spread_scores(self._decide(X))
+
+    def _spread_scores(self, scores: Array) -> Array:
+        """Make two columns of one."""
         return scores if scores.shape[1] > 1 else np.hstack([-scores, scores]) * self._half()
 
 

@@ -7,7 +7,7 @@ import copy
 import functools
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -275,6 +275,44 @@ def _name_classes(columns: NDArray[np.intp], classes: Array) -> Array:
     return names
 
 
+def compute_column(client: "Client | None", values: DaskArray) -> Array:
+    """Compute a column as a whole.
+
+    Parameters
+    ----------
+    client : distributed.Client or None
+        As the estimator has it.
+    values : dask.array.Array of shape (n_samples,)
+    """
+    from dtopk.estimators.clients import compute, use_client
+
+    with use_client(client) as found:
+        (column,) = compute(found, [values])
+    return np.asarray(column)
+
+
+def iter_blocks(client: "Client | None", values: DaskArray) -> Iterator[Array]:
+    """Compute an array block of rows by block, and hold one of them at a time.
+
+    Parameters
+    ----------
+    client : distributed.Client or None
+        As the estimator has it.
+    values : dask.array.Array of shape (n_samples,) or (n_samples, n_columns)
+        Cut between rows alone.
+
+    Yields
+    ------
+    ndarray of shape (n_rows,) or (n_rows, n_columns)
+    """
+    from dtopk.estimators.clients import compute, use_client
+
+    for place in range(values.numblocks[0]):
+        with use_client(client) as found:
+            (block,) = compute(found, [values.blocks[place]])
+        yield np.asarray(block)
+
+
 def mean_accuracy(
     client: "Client | None",
     predicted: Array | DaskArray,
@@ -364,7 +402,10 @@ def _place_model(estimator: Any) -> Any:
     model = copy.copy(estimator)  # without its client
     # Blocks have no names of features; that the whole array has none has been seen by now.
     model.__dict__.pop("feature_names_in_", None)
-    return _place(model, model.coef_.nbytes + model.classes_.nbytes, estimator.client)
+    n_bytes = model.coef_.nbytes + model.classes_.nbytes
+    if hasattr(model, "calibration_"):
+        n_bytes += model.calibration_.conformal_scores.nbytes
+    return _place(model, n_bytes, estimator.client)
 
 
 def _place(value: object, n_bytes: int, client: "Client | None") -> Any:

@@ -11,9 +11,20 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_consistent_length,
+    check_is_fitted,
+    validate_data,
+)
 
 from dtopk.engine import FLOAT32_TOL
+from dtopk.estimators.calibrated import (
+    CalibratedClassifier,
+    has_probabilities,
+    has_sets,
+    pair_batches,
+)
 from dtopk.estimators.gram import (
     GivenProducts,
     Gram,
@@ -38,11 +49,7 @@ _LINEAR_ONLY = {"fit_intercept": False, "intercept_scaling": 1.0, "solver": "aut
 """What parameters of the linear estimator stand for here."""
 
 
-def _loss_has_probabilities(estimator: "KernelTopKClassifier") -> bool:
-    return estimator._make_loss().has_probabilities
-
-
-class KernelTopKClassifier(ClassifierMixin, BaseEstimator):
+class KernelTopKClassifier(CalibratedClassifier, ClassifierMixin, BaseEstimator):
     r"""Kernel machine with a top-k loss, trained until a duality gap proves it optimal.
 
     Minimises
@@ -134,6 +141,8 @@ class KernelTopKClassifier(ClassifierMixin, BaseEstimator):
         One record for every epoch. Their gaps are of all rows, in the type of the computation.
     stop_reason_ : {'tolerance', 'max_epochs', 'time_limit', 'interrupted'}
         Why training ended.
+    calibration_ : dtopk.calibration.Calibration
+        Temperature and conformal scores; there from :meth:`calibrate` on, until the next `fit`.
 
     Notes
     -----
@@ -336,9 +345,12 @@ class KernelTopKClassifier(ClassifierMixin, BaseEstimator):
         labels: Array = self.classes_[np.concatenate(columns)]
         return (labels, np.concatenate(best)) if return_scores else labels
 
-    @available_if(_loss_has_probabilities)  # type: ignore[untyped-decorator]
+    @available_if(has_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: ArrayLike) -> Float64:
-        """Compute the probability of every class; there with 'softmax' and 'sparsemax'.
+        """Compute the probability of every class.
+
+        It is there with 'softmax' and 'sparsemax', and with any loss once :meth:`calibrate` has
+        been called.
 
         Parameters
         ----------
@@ -347,13 +359,13 @@ class KernelTopKClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         ndarray of shape (n_samples, n_classes)
-            The softmax, or sparsemax, of the scores.
+            After :meth:`calibrate` the softmax of the scores divided by the temperature, whatever
+            the loss; before, the softmax, or sparsemax, of the scores.
         """
         check_is_fitted(self)
-        loss = self._make_loss()
-        return np.concatenate([loss.probabilities(scores) for scores in self._iter_scores(X)])
+        return np.concatenate([self._convert_scores(scores) for scores in self._iter_scores(X)])
 
-    @available_if(_loss_has_probabilities)  # type: ignore[untyped-decorator]
+    @available_if(has_probabilities)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: ArrayLike) -> Float64:
         """Compute the logarithm of `predict_proba`, minus infinity where that is 0.
 
@@ -368,6 +380,60 @@ class KernelTopKClassifier(ClassifierMixin, BaseEstimator):
         with np.errstate(divide="ignore"):
             log_probabilities: Float64 = np.log(self.predict_proba(X))
         return log_probabilities
+
+    def calibrate(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        score: str = "lac",
+        k: int | None = None,
+        penalty: float | None = None,
+    ) -> Self:
+        """Fit probabilities and conformal sets on rows that the estimator was not fitted on.
+
+        As :meth:`TopKClassifier.calibrate`; the scores of all rows are held.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or (n_samples, n_train)
+        y : array-like of shape (n_samples,)
+            Labels among `classes_`.
+        score : {'lac', 'aps', 'raps', 'margin'}, default='lac'
+        k : int or None, default=None
+        penalty : float or None, default=None
+
+        Returns
+        -------
+        KernelTopKClassifier
+            This one, with `calibration_`.
+        """
+        codes = self._encode(y)
+        # Held, since each of them took a row of the kernel.
+        scores = list(self._iter_scores(X))
+        check_consistent_length(X, codes)
+        batches = pair_batches(codes, lambda: scores)
+        return self._calibrate(batches, score=score, k=k, penalty=penalty)
+
+    @available_if(has_sets)  # type: ignore[untyped-decorator]
+    def predict_set(self, X: ArrayLike, coverage: float = 0.9) -> NDArray[np.bool_]:
+        """Mark the labels of every row's conformal set; there after :meth:`calibrate`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or (n_samples, n_train)
+        coverage : float, default=0.9
+            Probability that the label of a row is in its set, at least.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes), bool
+            The columns are those of `classes_`.
+        """
+        check_is_fitted(self)
+        return np.concatenate(
+            [self.calibration_.find_sets(scores, coverage) for scores in self._iter_scores(X)]
+        )
 
     @property
     def _is_given(self) -> bool:
@@ -396,6 +462,7 @@ class KernelTopKClassifier(ClassifierMixin, BaseEstimator):
 
     def _keep(self, result: KernelFit, features: Array) -> None:
         """Take over what training reached; warn where that is not what was asked for."""
+        self._forget_calibration()
         self.support_ = np.flatnonzero(result.coefficients.any(axis=1))
         self.dual_coef_ = result.coefficients[self.support_]
         self.support_vectors_ = features[:0] if self._is_given else features[self.support_]

@@ -75,8 +75,7 @@ class CertifiedLinearModel(BaseEstimator):
 
     def _iter_batches(self, X: ArrayLike | FeatureStore | zarr.Array[Any]) -> Iterator[Array]:
         """Validate features for a prediction, and cut them into batches."""
-        row_bytes = 8 * (self.n_features_in_ + 2 * (len(self.coef_) + 1))
-        n_rows = max(1, _BATCH_BYTES // row_bytes)
+        n_rows = self._batch_rows()
         dtypes = feature_dtypes(self.coef_.dtype)
         if isinstance(X, FeatureStore | zarr.Array):
             for batch in iter_features(X, n_rows):
@@ -85,6 +84,11 @@ class CertifiedLinearModel(BaseEstimator):
         features = validate_data(self, X, dtype=dtypes, reset=False)
         for start in range(0, len(features), n_rows):
             yield features[start : start + n_rows]
+
+    def _batch_rows(self) -> int:
+        """Return how many rows a batch has at most."""
+        row_bytes = 8 * (self.n_features_in_ + 2 * (len(self.coef_) + 1))
+        return max(1, _BATCH_BYTES // row_bytes)
 
     def _decide(self, X: Array) -> Array:
         """Return the decision function of a batch."""

@@ -1,5 +1,6 @@
 """Jobs: what a job file says, and the training that it asks for."""
 
+from dtopk.job.calibration import CalibrationResult, calibrate_model
 from dtopk.job.config import (
     ClusterSection,
     DataSection,
@@ -19,6 +20,7 @@ from dtopk.job.training import train
 
 __all__ = [
     "BestSetting",
+    "CalibrationResult",
     "ClusterSection",
     "DataSection",
     "ModelSection",
@@ -34,6 +36,7 @@ __all__ = [
     "TrackingSection",
     "TrainJob",
     "TrainResult",
+    "calibrate_model",
     "job_from_dict",
     "job_to_dict",
     "job_to_toml",

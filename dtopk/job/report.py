@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dtopk.evaluation import AccuracyCounts
+from dtopk.evaluation import AccuracyCounts, CalibrationCounts
 from dtopk.job.config import TrainJob
 from dtopk.job.files import load_job
 from dtopk.job.run_folder import RunFolder
@@ -68,11 +68,13 @@ class RunReport:
     environment: dict[str, str]
     """What the run was made with."""
     split: str = ""
-    """Split that the next two are of; empty: there are none."""
+    """Split that the next three are of; empty: there are none."""
     classes: tuple[ClassAccuracy, ...] = ()
     """The classes that have rows, from the least to the most accurate."""
     confused: tuple[tuple[str, str, int], ...] = ()
     """The commonest mistakes: true class, predicted class, rows."""
+    calibration: CalibrationCounts | None = None
+    """Of the probabilities and sets of a calibrated model."""
     notes: tuple[str, ...] = field(default=())
     """What could not be shown, and why."""
 
@@ -105,7 +107,7 @@ def collect_run(
     job = load_job(folder.job)
     result = read_result(folder)
     record = folder.read_record()
-    split, classes, confused, notes = _evaluate(job, load_model(folder.model), progress)
+    measured = _evaluate(job, load_model(folder.model), progress)
     started = datetime.datetime.fromtimestamp(record.started).astimezone()
     return RunReport(
         name=folder.path.name,
@@ -122,10 +124,7 @@ def collect_run(
             "dtype": job.solver.dtype,
             "store": job.data.store,
         },
-        split=split,
-        classes=classes,
-        confused=confused,
-        notes=notes,
+        **measured,
     )
 
 
@@ -147,22 +146,29 @@ def _read_history(folder: RunFolder) -> list[Epoch]:
     ]
 
 
-def _evaluate(
-    job: TrainJob, model: Model, progress: Callable[[int, int], None]
-) -> tuple[str, tuple[ClassAccuracy, ...], tuple[tuple[str, str, int], ...], tuple[str, ...]]:
+def _evaluate(job: TrainJob, model: Model, progress: Callable[[int, int], None]) -> dict[str, Any]:
     """Measure a model by class, on the first split evaluated that it was not trained on."""
     if model.target != "multiclass" or not job.data.evaluate:
-        return "", (), (), ()
+        return {}
     unseen = [split for split in job.data.evaluate if split != job.data.train]
     split = (unseen or job.data.evaluate)[0]
+    held = None
+    if model.calibration is not None:
+        held = CalibrationCounts(calibration=model.calibration)
+    also = None if held is None else held.update
     try:
         store = open_store(job.data.store)
-        counts = evaluate_split(model, store, split, progress=progress)
+        counts = evaluate_split(model, store, split, progress=progress, also=also)
     except (ValueError, OSError) as error:
         # The page is of use without it; a store may have been moved since.
         logger.warning("Accuracy by class is left out. %s", error)
-        return "", (), (), (f"Accuracy by class is left out: {error}",)
-    return split, _list_classes(model, counts), _list_confused(model, counts), ()
+        return {"notes": (f"Accuracy by class is left out: {error}",)}
+    return {
+        "split": split,
+        "classes": _list_classes(model, counts),
+        "confused": _list_confused(model, counts),
+        "calibration": held,
+    }
 
 
 def _list_classes(model: Model, counts: AccuracyCounts) -> tuple[ClassAccuracy, ...]:

@@ -254,12 +254,55 @@ def _describe_run(run: RunReport) -> str:
         f'<div class="panel"><h3>Timing</h3>{_table((), timing, 1)}</div>',
         _show_classes(run),
         _show_confused(run),
+        *_show_calibration(run),
         *_show_label_metrics(run),
         f'<div class="panel"><h3>Environment</h3><table>{environment}</table></div>',
         "</div>",
         *(f'<p class="soft">{html.escape(note)}</p>' for note in run.notes),
     ]
     return "".join(parts)
+
+
+def _show_calibration(run: RunReport) -> list[str]:
+    """Lay out how honest a calibrated model's probabilities and sets are."""
+    if run.calibration is None:
+        return []
+    reliability, calibration = run.calibration.reliability, run.calibration.calibration
+    bins = reliability.bins()
+    facts = [
+        ["temperature", f"{calibration.temperature:.4g}"],
+        ["accuracy", f"{100 * reliability.accuracy():.2f}%"],
+        ["mean confidence", f"{100 * reliability.confidence():.2f}%"],
+        ["expected calibration error", f"{100 * bins.calibration_error:.2f}%"],
+        ["negative log-likelihood", f"{reliability.negative_log_likelihood:.4f}"],
+    ]
+    sets = [
+        [
+            f"{100 * counts.coverage:g}%",
+            f"{100 * counts.reached:.2f}%",
+            f"{counts.mean_size:.2f}",
+            f"{counts.largest:,}",
+        ]
+        for counts in run.calibration.sets
+    ]
+    # Of as many rows at each point: none of them is a matter of chance alone.
+    shown = reliability.bins(binning="equal_mass")
+    points = list(zip(shown.confidence.tolist(), shown.accuracy.tolist(), strict=True))
+    lines = [
+        Line(label="calibrated", color=0, points=points),
+        Line(label="as often as stated", color=5, points=[(0, 0), (1, 1)], dashed=True),
+    ]
+    label = "confidence: the probability of the class predicted"
+    tables = _table((), facts, 1)
+    if sets:
+        tables += f"<p></p>{_table(('coverage', 'reached', 'mean size', 'largest'), sets, 0)}"
+    return [
+        _panel(f"Probabilities and sets on {run.split!r}", tables),
+        _panel(
+            f"Reliability on {run.split!r}, as many rows at each point",
+            draw_lines(lines, x_label=label, y_label="accuracy", percent=True),
+        ),
+    ]
 
 
 def _show_label_metrics(run: RunReport) -> list[str]:

@@ -151,6 +151,11 @@ class RunFolder:
         return self.path / "topk_accuracy.png"
 
     @property
+    def reliability(self) -> AnyPath:
+        """Figure of the probabilities, once the model has been calibrated."""
+        return self.path / "reliability.png"
+
+    @property
     def unsent(self) -> AnyPath:
         """What MLflow has not taken yet; there is none as long as it answers."""
         return self.path / "mlflow.jsonl"
@@ -273,7 +278,7 @@ class RunFolder:
         """List the files and folders that are there, in the order they are of use."""
         known = (
             self.model, self.dual, self.job, self.result, self.history,
-            self.convergence, self.topk_accuracy, self.record, self.state,
+            self.convergence, self.topk_accuracy, self.reliability, self.record, self.state,
         )  # fmt: skip
         there = {entry.name for entry in self.path.iterdir()} if self.path.is_dir() else set()
         return tuple(path for path in known if path.name in there)

@@ -1,6 +1,6 @@
 """Run a model over the rows of a store: its accuracy, and its best classes of every row."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ from dtopk_storage import FeatureStore, LabelRows, check_batch
 
 _BATCH_BYTES = 64 * 10**6
 """Features and scores of a batch take about so much memory."""
+_WIDTH = 8
+"""By how much fewer rows a batch has whose scores are computed with in float64."""
 
 
 def evaluate_split(
@@ -22,6 +24,7 @@ def evaluate_split(
     split: str,
     *,
     progress: Callable[[int, int], None] | None = None,
+    also: Callable[[NDArray[np.int64], NDArray[Any]], None] | None = None,
 ) -> AccuracyCounts:
     """Count how accurate a model is on the rows of a split.
 
@@ -33,6 +36,9 @@ def evaluate_split(
     split : str
     progress : callable, optional
         Called with the rows done and the rows to do.
+    also : callable, optional
+        Called with labels and scores of each batch, as :func:`iter_scores` yields them, for what
+        else is to be counted in the same pass.
 
     Returns
     -------
@@ -46,6 +52,39 @@ def evaluate_split(
     ValueError
         If the store has other features, or a row of a class that the model was not trained on.
     """
+    counts = AccuracyCounts(n_classes=model.n_classes)
+    wide = also is not None
+    for y, scores in iter_scores(model, store, split, wide=wide, progress=progress):
+        counts.update(y, scores)
+        if also is not None:
+            also(y, scores)
+    return counts
+
+
+def iter_scores(
+    model: Model,
+    store: FeatureStore,
+    split: str,
+    *,
+    wide: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+    """Score the rows of a split, a batch at a time.
+
+    Parameters
+    ----------
+    model, store, split, progress
+        As of :func:`evaluate_split`, with the same errors.
+    wide : bool, default=False
+        Whether the caller makes several arrays of float64 of the scores, for which batches are
+        smaller.
+
+    Yields
+    ------
+    y : ndarray of shape (n_rows,), int64
+        Columns of the model.
+    scores : ndarray of shape (n_rows, n_classes), the type of W
+    """
     check_features(model, store)
     if model.target != "multiclass" or store.kind != "multiclass":
         raise ValueError(
@@ -55,17 +94,17 @@ def evaluate_split(
     columns = match_classes(store.class_names, model.classes)
     if model.class_rows is not None:
         columns[model.class_rows[columns] == 0] = -1
-    counts = AccuracyCounts(n_classes=model.n_classes)
-    n_rows = store.split_size(split)
-    for batch in store.iter_batches(split, batch_rows(model)):
+    n_rows, done = store.split_size(split), 0
+    rows = max(1, batch_rows(model) // _WIDTH) if wide else batch_rows(model)
+    for batch in store.iter_batches(split, rows):
         check_batch(batch.X, batch.y, batch.weight, start=batch.start, store=store)
         assert not isinstance(batch.y, LabelRows)
         y = columns[batch.y]
         _check_known(y, batch.y, batch.start, store, split)
-        counts.update(y, model.decision_function(widen(batch.X, model.W.dtype)))
+        yield y, model.decision_function(widen(batch.X, model.W.dtype))
+        done += len(y)
         if progress is not None:
-            progress(counts.n_rows, n_rows)
-    return counts
+            progress(done, n_rows)
 
 
 def evaluate_label_sets(
@@ -154,10 +193,38 @@ class TopClasses:
     labels: NDArray[Any]
     """Their class names, shape (n_rows, k)."""
     scores: NDArray[Any]
-    """Their scores, shape (n_rows, k)."""
+    """Their scores, or their probabilities, shape (n_rows, k)."""
     row_id: NDArray[np.int64] | None
     """Which row of the store's source each one was, shape (n_rows,); None where that is its own
     number."""
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.columns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetClasses:
+    """The conformal sets of consecutive rows."""
+
+    start: int
+    """First row."""
+    sizes: NDArray[np.int64]
+    """How many classes each set holds, shape (n_rows,)."""
+    columns: NDArray[np.intp]
+    """Columns of W, those of one row after those of another, best first, shape (n_labels,)."""
+    labels: NDArray[Any]
+    """Their class names, shape (n_labels,)."""
+    scores: NDArray[Any]
+    """Their scores, or their probabilities, shape (n_labels,)."""
+    row_id: NDArray[np.int64] | None
+    """As of `TopClasses`."""
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.sizes)
 
 
 def check_features(model: Model, store: FeatureStore) -> None:

@@ -60,6 +60,22 @@ def test_all_commands_take_addresses(call, call_json, far, source, tmp_path, mon
         assert call("predict", run, url, f"{far}/{name}", "--overwrite").status == 0
     text = ObjectPath(f"{far}/p.csv").read_text()
     assert len(list(csv.DictReader(io.StringIO(text)))) == 120
+    calibrated = call_json("calibrate", run, "--split", "test")
+    assert calibrated["model"] == f"{run}/model.npz"
+    assert ObjectPath(f"{run}/reliability.png").read_bytes().startswith(b"\x89PNG")
+    assert call_json("info", f"{run}/model.npz")["calibration"]["n_samples"] == 20
+    for name in ("p.csv", "p.parquet", "p.zarr"):
+        made = call_json(
+            "predict",
+            run,
+            url,
+            f"{far}/{name}",
+            "--coverage",
+            0.9,
+            "--overwrite",
+            "--probabilities",
+        )
+        assert made["coverage"] == 0.9
     lifted = f"{far}/lifted.zarr"
     assert call("features", url, lifted, "--components", 16).status == 0
     assert open_store(lifted).n_features == 16

@@ -1,7 +1,10 @@
 """`dtopk predict`."""
 
 import csv
+import dataclasses
 import errno
+import itertools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -135,6 +138,162 @@ def test_predict_refuses_an_unknown_extension(call, store, model_path, tmp_path)
     result = call("predict", model_path, store.path, tmp_path / "p.txt")
     assert result.status == 2
     assert "name of the output must end in '.csv', '.parquet', '.zarr', got" in result.err
+
+
+@pytest.fixture
+def calibrated_path(call, store, model_path):
+    """Calibrate on the rows of 'test', of which there are 50."""
+    result = call("calibrate", model_path, store.path, "--split", "test")
+    assert result.status == 0, result.err
+    return model_path
+
+
+@pytest.fixture
+def expected_sets(calibrated_path):
+    """Labels and scores of each row's set, best first."""
+    X, _ = make_rows(50, seed=2)
+    model = load_model(calibrated_path)
+    marked, scores = model.predict_set(X, 0.9), model.decision_function(X)
+    ranked = np.argsort(-scores, axis=1, kind="stable")
+    order = [row[marked[place, row]] for place, row in enumerate(ranked)]
+    assert {len(columns) for columns in order} >= {1, 2}
+    return (
+        [model.classes[columns].tolist() for columns in order],
+        [u[columns] for columns, u in zip(order, scores, strict=True)],
+    )
+
+
+def test_predict_writes_sets_to_csv(call, store, calibrated_path, tmp_path, expected_sets):
+    target = tmp_path / "p.csv"
+    result = call(
+        "predict", calibrated_path, store.path, target, "--split", "test", "--coverage", 0.9
+    )
+    assert result.status == 0, result.err
+    with target.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    labels, scores = expected_sets
+    assert list(rows[0]) == ["row", "set_size", "labels", "scores"]
+    assert [int(row["row"]) for row in rows] == list(range(120, 170))
+    assert [json.loads(row["labels"]) for row in rows] == labels
+    assert [int(row["set_size"]) for row in rows] == list(map(len, labels))
+    for row, each in zip(rows, scores, strict=True):
+        np.testing.assert_array_equal(np.array(json.loads(row["scores"]), np.float32), each)
+    assert f"50 rows, sets of {np.mean(list(map(len, labels))):.2f} labels" in result.out
+
+
+def test_predict_writes_sets_to_parquet(call_json, store, calibrated_path, tmp_path, expected_sets):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    target = tmp_path / "p.parquet"
+    answer = call_json(
+        "predict", calibrated_path, store.path, target, "--split=test", "--coverage=0.9"
+    )
+    labels, scores = expected_sets
+    assert answer["mean_size"] == np.mean(list(map(len, labels)))
+    table = parquet.read_table(target).to_pydict()
+    assert table["labels"] == labels
+    assert table["set_size"] == list(map(len, labels))
+    np.testing.assert_array_equal(np.float32(table["scores"][1]), scores[1])
+
+
+@pytest.mark.parametrize("chunk_rows", [7, 50, 65536])
+def test_predict_writes_sets_to_zarr(
+    call, store, calibrated_path, tmp_path, expected_sets, monkeypatch, chunk_rows
+):
+    monkeypatch.setattr(prediction_files, "_ZARR_CHUNK_ROWS", chunk_rows)
+    target = tmp_path / "p.zarr"
+    result = call("predict", calibrated_path, store.path, target, "--split=test", "--coverage=0.9")
+    assert result.status == 0, result.err
+    group = zarr.open_group(target, mode="r")
+    assert group.attrs["coverage"] == 0.9
+    names = np.array(group.attrs["class_names"])
+    starts, codes = group["label_indptr"][:], group["label_codes"][:]
+    labels, scores = expected_sets
+    assert [names[codes[a:b]].tolist() for a, b in itertools.pairwise(starts)] == labels
+    np.testing.assert_array_equal(group["scores"][:], np.concatenate(scores))
+    np.testing.assert_array_equal(group["row"][:], np.arange(120, 170))
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p.parquet", "p.zarr"])
+def test_predict_writes_sets_without_a_label(call, store, model_path, tmp_path, name):
+    """Sets of the smallest coverage, by margin: of the surest row at most."""
+    if name == "p.parquet":
+        pytest.importorskip("pyarrow.parquet")
+    calibrated = call(
+        "calibrate", model_path, store.path, "--split", "test", "--score=margin", "--k=1"
+    )
+    assert calibrated.status == 0, calibrated.err
+    X = np.zeros((3, 6), np.float32)
+    np.save(tmp_path / "X.npy", X)
+    assert not load_model(model_path).predict_set(X, 0.01).any()
+    result = call("predict", model_path, tmp_path / "X.npy", tmp_path / name, "--coverage=0.01")
+    assert result.status == 0, result.err
+    if name == "p.csv":
+        assert (tmp_path / name).read_text().splitlines()[1] == "0,0,[],[]"
+    if name == "p.zarr":
+        group = zarr.open_group(tmp_path / name, mode="r")
+        np.testing.assert_array_equal(group["label_indptr"][:], 0)
+        assert group["label_codes"].shape == (0,)
+
+
+def test_predict_writes_names_that_hold_anything(call, store, model_path, tmp_path):
+    names = np.array(['a "b"', "c, d", "é]", "1\n2"])
+    model = dataclasses.replace(load_model(model_path), classes=names)
+    other = tmp_path / "other.npz"
+    make_store(tmp_path / "other.zarr", class_names=names.tolist())
+    model.save(other)
+    assert call("calibrate", other, tmp_path / "other.zarr", "--split=test").status == 0
+    target = tmp_path / "p.csv"
+    assert call("predict", other, store.path, target, "--coverage=0.95").status == 0
+    with target.open(newline="") as file:
+        found = {name for row in csv.DictReader(file) for name in json.loads(row["labels"])}
+    assert found == set(names.tolist())
+
+
+def test_predict_writes_probabilities_in_the_place_of_scores(
+    call, store, calibrated_path, tmp_path
+):
+    target = tmp_path / "p.csv"
+    options = ("--split", "test", "--k", 4, "--probabilities")
+    assert call("predict", calibrated_path, store.path, target, *options).status == 0
+    X, _ = make_rows(50, seed=2)
+    p = load_model(calibrated_path).predict_proba(X)
+    with target.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0])[:3] == ["row", "label_1", "probability_1"]
+    found = [[float(row[f"probability_{place}"]) for place in (1, 2, 3, 4)] for row in rows]
+    np.testing.assert_allclose(found, -np.sort(-p, axis=1), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--coverage", 0.9), "model must be calibrated for sets of a coverage, got one that is"),
+        (("--probabilities",), "--probabilities must be given with a model that has some, got"),
+    ],
+)
+def test_predict_refuses_a_model_that_is_not_calibrated(
+    call, store, model_path, tmp_path, options, message
+):
+    result = call("predict", model_path, store.path, tmp_path / "p.csv", *options)
+    assert result.status == 2
+    assert message in result.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--coverage", 0.99), "coverage must be at most n / (n + 1) = 0.980392 with the n = 50"),
+        (("--coverage", 90), "coverage must be above 0 and below 1, got 90.0"),
+        (("--coverage", 0.9, "--k", 3), "--k must be left out with --coverage"),
+    ],
+)
+def test_predict_refuses_sets_that_there_are_not(
+    call, store, calibrated_path, tmp_path, options, message
+):
+    result = call("predict", calibrated_path, store.path, tmp_path / "p.csv", *options)
+    assert result.status == 2
+    assert message in result.err
+    assert not (tmp_path / "p.csv").exists()
 
 
 @pytest.mark.parametrize("name", ["p.csv", "p.zarr"])

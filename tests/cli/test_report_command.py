@@ -72,6 +72,22 @@ def test_report_shows_runs_side_by_side_and_loads_nothing(call, runs, tmp_path):
     assert len(re.findall("<svg", text)) == 6
 
 
+def test_report_shows_probabilities_and_sets_of_a_calibrated_model(call, runs, tmp_path):
+    assert call("calibrate", runs[1], "--split", "test").status == 0
+    page = tmp_path / "page.html"
+    result = call("report", *runs, "--out", page)
+    assert result.status == 0, result.err
+    text = page.read_text()
+    parser = Balance()
+    parser.feed(text)
+    assert parser.open == []
+    # Of 50 rows sets of 99% cannot be made.
+    for shown in ("temperature", "expected calibration error", "80%", "95%"):
+        assert f"<td>{shown}</td>" in text or f"<td class=number>{shown}</td>" in text, shown
+    assert "<td class=number>99%</td>" not in text
+    assert text.count("Reliability on") == 1
+
+
 def test_report_of_a_moved_store_leaves_out_what_takes_its_rows(call, runs, store, tmp_path):
     (tmp_path / "small.zarr").rename(tmp_path / "moved.zarr")
     result = call("report", runs[0], "--out", tmp_path / "page.html")

@@ -1,0 +1,139 @@
+"""Calibrate a trained model on a split of a store: its temperature, and scores for sets."""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dtopk.calibration import complete_score, log_softmax
+from dtopk.evaluation import CalibrationCounts, ReliabilityCounts, fit_calibration
+from dtopk.job.scoring import iter_scores
+from dtopk.model import Model
+from dtopk_storage import FeatureStore
+from dtopk_storage.paths import as_path
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationResult:
+    """A calibrated model, and how far its probabilities were and are from what happens."""
+
+    model: Model
+    """The model given, with its calibration."""
+    before: ReliabilityCounts
+    """Of its probabilities before, on the same rows; where it had none of the softmax of scores."""
+    after: CalibrationCounts
+    """Of those calibrated, and of sets. On these rows sets cover what was asked for, since they
+    were made to; their sizes tell something."""
+
+
+def calibrate_model(
+    model: Model,
+    store: FeatureStore,
+    split: str,
+    *,
+    score: str = "lac",
+    k: int | None = None,
+    penalty: float | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> CalibrationResult:
+    """Fit the temperature of a model and keep the scores of its conformal sets.
+
+    The rows are read once for each step of Newton's method and twice more; no more than a batch is
+    in memory. Each row counts once, whatever its weight.
+
+    Parameters
+    ----------
+    model : Model
+        A multiclass one. What calibration it has is left out.
+    store : FeatureStore
+        Its classes are matched with the model's by name.
+    split : str
+        Rows that the model was not trained on.
+    score : str, default='lac'
+        Nonconformity of a label, one of :data:`dtopk.calibration.CONFORMAL_SCORES`.
+    k : int or None, default=None
+        Of 'raps' and 'margin'; None: that of the model's loss, or 1.
+    penalty : float or None, default=None
+        Of 'raps'; None: 0.1.
+    progress : callable, optional
+        Called with the rows done and the rows to do, from 0 on in each pass.
+
+    Returns
+    -------
+    CalibrationResult
+
+    Raises
+    ------
+    ValueError
+        If the model was trained on rows of the split, a parameter breaks its rule, or the rows do
+        not belong to the model or have no best temperature.
+    DatasetError
+        If there is no such split, or a row has NaN or infinity.
+    """
+    _check_unseen(model, store, split)
+    k, penalty = complete_score(score, k, penalty, loss_k=model.loss_parameters.get("k", 1))
+    raw = dataclasses.replace(model, calibration=None)
+
+    def batches() -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+        return iter_scores(raw, store, split, wide=True, progress=progress)
+
+    calibration = fit_calibration(
+        batches,
+        n_classes=model.n_classes,
+        score=score,
+        k=k,
+        penalty=penalty,
+        source={"store": store.path, "split": split},
+    )
+    before, after = ReliabilityCounts(), CalibrationCounts(calibration=calibration)
+    for y, scores in batches():
+        native = raw.score_probabilities(scores) if raw.link else np.exp(log_softmax(scores, 1.0))
+        before.update(y, native)
+        after.update(y, scores)
+    calibrated = dataclasses.replace(model, calibration=calibration)
+    return CalibrationResult(model=calibrated, before=before, after=after)
+
+
+def _check_unseen(model: Model, store: FeatureStore, split: str) -> None:
+    """Refuse rows that the model was trained on, as far as its job says which these were."""
+    ranges = store.split_ranges(split)
+    data = model.job.get("data", {})
+    if not data:
+        return
+    trained_store, trained_split = data["store"], data["train"]
+    if not _is_same_store(trained_store, store):
+        if split == trained_split:
+            logger.warning(
+                "The model was trained on split %r of %r. If those are the rows of split %r of %r, "
+                "probabilities and sets will promise too much.",
+                trained_split, trained_store, split, store.path,
+            )  # fmt: skip
+        return
+    trained = store.splits.get(trained_split, ())
+    shared = sum(
+        max(0, min(stop, last) - max(start, first))
+        for start, stop in ranges
+        for first, last in trained
+    )
+    if shared:
+        raise ValueError(
+            f"split to calibrate on must have no row that the model was trained on, got {split!r}, "
+            f"of which {shared:,} rows are in {trained_split!r}. Calibrate on another split, which "
+            "`dtopk ingest --split` or `--split-rows` makes."
+        )
+
+
+def _is_same_store(path: str, store: FeatureStore) -> bool:
+    if not path:
+        return False
+    trained, given = as_path(path, name="store"), as_path(store.path, name="store")
+    if isinstance(trained, Path) and isinstance(given, Path):
+        return trained.resolve() == given.resolve()
+    return str(trained) == str(given)
