@@ -65,6 +65,8 @@ def _describe(result: SweepResult) -> str:
     parts = [_describe_training(result)]
     if result.best:
         parts.append(_describe_best(list(result.best.values()), result.chosen_on))
+    if result.losses:
+        parts += _describe_losses(result)
     if any(best.refit for best in result.best.values()):
         splits = " and ".join(map(repr, next(iter(result.best.values())).trained.splits))
         parts.append(
@@ -108,6 +110,28 @@ def _describe_best(best: list[BestSetting], chosen_on: str) -> str:
         for each in best
     ]
     return format_table(rows, header=("best by", "loss", "C", chosen_on, *splits, "gap"))
+
+
+def _describe_losses(result: SweepResult) -> list[str]:
+    """Write a table of losses for each split."""
+    tables = []
+    for split in next(iter(result.losses)).evaluated or ("",):
+        rows: dict[str, dict[str, str]] = {}
+        for each in result.losses:
+            value = each.evaluated[split] if split else each.result.metrics[each.metric]
+            mark = "" if each.trained.certified else "*"
+            row = rows.setdefault(each.result.setting.describe_family(), {})
+            row[each.metric] = f"{format_metric(each.metric, value)}{mark}"
+        tables.append(
+            format_table(
+                [[loss, *(row.get(metric, "") for metric in result.metrics)]
+                 for loss, row in rows.items()],
+                header=(f"on {split or result.chosen_on}, C by each metric", *result.metrics),
+            )
+        )  # fmt: skip
+    if not all(each.trained.certified for each in result.losses):
+        tables.append("* not certified")
+    return tables
 
 
 def _describe_gap(best: BestSetting) -> str:

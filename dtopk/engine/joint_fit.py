@@ -30,8 +30,10 @@ from dtopk.engine.feed import Feed
 from dtopk.engine.fit import check_run, describe_run, fit, make_member
 from dtopk.engine.holdings import count_model_bytes
 from dtopk.engine.interruption import Interruption
+from dtopk.engine.joint_updates import JointUpdates, SharedUpdater
 from dtopk.engine.lanes import Lane, SharedFeed
 from dtopk.engine.leads import run_class
+from dtopk.engine.member import Member, make_conversion
 from dtopk.engine.options import FitOptions, StartPoint
 from dtopk.engine.plan import ClusterPlan, plan_process
 from dtopk.engine.records import Callback, FitResult
@@ -39,18 +41,14 @@ from dtopk.engine.rows import Piece, Rows
 from dtopk.engine.sizes import Sizes, largest_block
 from dtopk.engine.solvers import Choice, keeps_duals
 from dtopk.engine.team import LocalTeam
-from dtopk.kernels.blas import gram
+from dtopk.kernels.blas import count_threads
 from dtopk.losses import Loss
-from dtopk.solvers.sdca import BlockUpdater, RowConversion
+from dtopk.solvers.sdca import default_block_size
 from dtopk_storage import RunState, open_run_state
 
 logger = logging.getLogger(__name__)
 
 Array = NDArray[Any]
-
-_TURN_ROWS = 1024
-"""Rows that a run solves before it is the next one's turn: few enough to stay in the cache, and
-enough that the change of threads costs next to nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,90 +146,16 @@ def _fit_alone(
     )  # fmt: skip
 
 
-class _Batches:
-    """Rows of the block in work, converted, with their Gram matrices: made by whoever is first."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        """Spent on making them."""
-        self._arrays: list[tuple[Array, Array]] = []
-        self._known: dict[tuple[int, int], int] = {}
-
-    def begin(self) -> None:
-        """Forget the block before."""
-        self._known = {}
-
-    def get(
-        self, conversion: RowConversion, X: Array, rows: NDArray[np.int64]
-    ) -> tuple[Array, Array]:
-        """Return the rows and their Gram matrix, its lower triangle."""
-        key = int(rows[0]), len(rows)
-        if key not in self._known:
-            began = time.perf_counter()
-            self._known[key] = self._make(conversion, X, rows)
-            self.seconds += time.perf_counter() - began
-        block, G = self._arrays[self._known[key]]
-        return block[: len(rows)], G[: len(rows), : len(rows)]
-
-    def _make(self, conversion: RowConversion, X: Array, rows: NDArray[np.int64]) -> int:
-        place, size = len(self._known), len(rows)
-        if place == len(self._arrays):
-            dtype = conversion.dtype
-            self._arrays.append(
-                (np.empty((size, conversion.width), dtype), np.empty((size, size), dtype))
-            )
-        block, G = self._arrays[place]
-        if len(block) < size:
-            block, G = (
-                np.empty((size, conversion.width), block.dtype),
-                np.empty((size, size), block.dtype),
-            )
-            self._arrays[place] = block, G
-        conversion.gather(X, rows, block[:size])
-        gram(block[:size], G[:size, :size])
-        return place
-
-
-class _SharedUpdater(BlockUpdater):
-    """The update of one block, whose rows others have converted. See :class:`BlockUpdater`."""
-
-    def __init__(self, own: BlockUpdater, n_classes: int, batches: _Batches) -> None:
-        super().__init__(own.loss, own.conversion, n_classes, own.block_size)
-        self.lane: Lane | None = None
-        self._batches = batches
-        self._since_turn = 0
-        self._G: Array | None = None
-
-    def update(self, *arguments: Any, **options: Any) -> float:
-        """See :meth:`BlockUpdater.update`; after some thousand rows it is another run's turn."""
-        if self._since_turn >= _TURN_ROWS:
-            self._since_turn = 0
-            assert self.lane is not None
-            self.lane.wait("within")
-        value = super().update(*arguments, **options)
-        self._since_turn += len(arguments[4])
-        return value
-
-    def begin_block(self) -> None:
-        """Take note that the next rows are those of another block."""
-        self._since_turn = 0
-
-    def _convert(self, X: Array, rows: NDArray[np.int64]) -> Array:
-        block, self._G = self._batches.get(self.conversion, X, rows)
-        return block
-
-    def _multiply(self, block: Array, sigma: float) -> Array:
-        assert sigma == 1.0  # There is one partition.
-        assert self._G is not None
-        return self._G
-
-
 class _JointTeam(LocalTeam):
     """A team of one whose rows come in the order of all runs. See :class:`Team`."""
 
     def __init__(self, member: Any, count_scans: Callable[[], int]) -> None:
         super().__init__(member)
         self._count_scans = count_scans
+
+    def weights(self) -> Array:
+        """See :meth:`Team.weights`; a copy, as the place of a model that is done is another's."""
+        return self.member.W.copy()
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
         """See :meth:`Team.call`; what is drawn by epoch is drawn by scan, the same for all."""
@@ -265,6 +189,8 @@ class _Training:
     lane: Lane
     duals: Duals
     scratch: contextlib.ExitStack
+    updater: SharedUpdater | None = None
+    """Where it waits for updates; None: its solver makes none."""
     result: FitResult | None = None
 
 
@@ -293,7 +219,7 @@ class _JointFit:
         self._feed = Feed(
             rows, self._layout.blocks, NoDuals(), keep_features=self._memory.features_in_memory
         )
-        self._batches = _Batches()
+        self._updates = self._make_updates()
         self._active: list[_Training] = []
         self._done: dict[str, _Training] = {}
         self._looks: dict[int, Piece] = {}
@@ -310,6 +236,7 @@ class _JointFit:
             training.scratch.close()
         for training in self._done.values():
             training.scratch.close()
+        self._updates.close()
         self._feed.close()
 
     def _plan_memory(self) -> tuple[ClusterPlan, int]:
@@ -325,6 +252,17 @@ class _JointFit:
         # The last one of each loss is kept, for the next to start from.
         n_kept = len({_key(each.loss) for each in self._upcoming})
         return plan, 1 + max(more - n_kept, 0)
+
+    def _make_updates(self) -> JointUpdates:
+        rows, options = self._rows, self._options
+        block_size = options.block_size or default_block_size(rows.n_classes)
+        return JointUpdates(
+            make_conversion(rows, options),
+            rows.n_classes,
+            min(len(self._upcoming), self._most),
+            min(block_size, largest_block(self._layout)),
+            count_threads(),
+        )
 
     # Turns.
 
@@ -389,10 +327,12 @@ class _JointFit:
 
         lane = Lane(candidate.name, work)
         feed.lane, feed.duals = lane, member.duals
-        updater = _SharedUpdater(member.updater, self._rows.n_classes, self._batches)
-        updater.lane = lane
-        member.updater = updater
         training = _Training(candidate=candidate, lane=lane, duals=member.duals, scratch=scratch)
+        if type(member) is Member:
+            updater = self._updates.make_updater(member.updater)
+            updater.lane = lane
+            member.updater, member.W = updater, updater.W
+            training.updater = updater
         return training
 
     def _find_start(self, candidate: Candidate) -> StartPoint | None:
@@ -414,17 +354,24 @@ class _JointFit:
 
     def _resume(self, training: _Training, block: tuple[int, Piece] | None = None) -> None:
         began = time.perf_counter()
-        shared = self._batches.seconds
         training.lane.resume(block)
-        spent = time.perf_counter() - began
-        made = self._batches.seconds - shared
+        self._own_seconds += time.perf_counter() - began
+
+    def _update(self, trainings: Sequence[_Training]) -> None:
+        """Make the updates that models wait for."""
+        began, shared = time.perf_counter(), self._updates.seconds
+        updaters = [each.updater for each in trainings if each.updater is not None]
+        self._updates.update(updaters)
+        made = self._updates.seconds - shared
         self._shared_seconds += made
-        self._own_seconds += spent - made
+        self._own_seconds += time.perf_counter() - began - made
 
     def _settle(self) -> None:
         """Take models that are done out of the turns."""
         for training in [each for each in self._active if each.lane.waiting == "end"]:
             self._active.remove(training)
+            if training.updater is not None:
+                training.updater.leave()
             if training.lane.error is not None:
                 training.scratch.close()
                 raise training.lane.error
@@ -451,7 +398,6 @@ class _JointFit:
         with contextlib.closing(self._feed.visit(order, update=False)) as visits:
             waited = self._feed.read_seconds
             for visit in visits:
-                self._batches.begin()
                 taking = self._hand_out(taking, (visit.block, visit.piece))
                 if not taking:
                     break
@@ -464,15 +410,14 @@ class _JointFit:
 
     def _hand_out(self, taking: list[_Training], block: tuple[int, Piece]) -> list[_Training]:
         """Let each run work on a block; return those that want the next one."""
-        within = []
         for training in taking:
             self._resume(training, block)
-            if training.lane.waiting == "within":
-                within.append(training)
-        while within:
-            for training in within:
+        waiting = [each for each in taking if each.lane.waiting == "update"]
+        while waiting:
+            self._update(waiting)
+            for training in waiting:
                 self._resume(training)
-            within = [each for each in within if each.lane.waiting == "within"]
+            waiting = [each for each in waiting if each.lane.waiting == "update"]
         return [training for training in taking if training.lane.waiting == "block"]
 
     def _read(self, block: int) -> Piece:

@@ -17,7 +17,7 @@ from dtopk.engine.duals import Duals, NoDuals
 from dtopk.engine.feed import Visit
 from dtopk.engine.rows import Piece, PieceRange
 
-Waiting = Literal["start", "scan", "block", "within", "end"]
+Waiting = Literal["start", "scan", "block", "update", "end"]
 
 
 class Ended(BaseException):
@@ -37,8 +37,8 @@ class Lane:
     def __init__(self, name: str, work: Callable[[], None]) -> None:
         self.name = name
         self.waiting: Waiting = "start"
-        """What the thread waits for: to begin, a scan of the rows, the next block of one, its
-        turn within a block, or nothing any more."""
+        """What the thread waits for: to begin, a scan of the rows, the next block of one, the
+        update of some rows, or nothing any more."""
         self.error: BaseException | None = None
         """What the work has ended with."""
         self._work = work
@@ -87,7 +87,7 @@ class Lane:
 
         Parameters
         ----------
-        what : {'scan', 'block', 'within'}
+        what : {'scan', 'block', 'update'}
 
         Raises
         ------

@@ -60,6 +60,9 @@ class SweepSection:
     refit: bool = False
     """Train the best settings anew on the rows of `data.train` and `data.validation` together,
     starting at the weights found."""
+    by_loss: bool = False
+    """Choose the best C of every loss with its k, gamma and smoothing too, by each metric, and
+    measure these models like the best of all: a table of losses, for a comparison of them."""
     width: int = 0
     """Most models that are trained at a time; 0: chosen from what a pass over the rows is seen to
     cost. Without workers only: those train one after the other."""

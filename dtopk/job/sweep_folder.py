@@ -25,7 +25,7 @@ _FREE_KEYS = frozenset(
         "data.validation", "data.evaluate", "data.threshold_metric",
         "model.loss", "model.k", "model.gamma", "model.smoothing", "model.C",  # in the settings
         "sweep.loss", "sweep.k", "sweep.gamma", "sweep.smoothing", "sweep.C",
-        "sweep.metric", "sweep.refit", "sweep.width",
+        "sweep.metric", "sweep.refit", "sweep.by_loss", "sweep.width",
         "output.run_dir", "output.save_dual", "output.state_url",
     }
 )  # fmt: skip
@@ -135,6 +135,11 @@ class SweepFolder:
     def table(self) -> AnyPath:
         """A line for each setting."""
         return self.path / "sweep.csv"
+
+    @property
+    def losses(self) -> AnyPath:
+        """A line for each loss and metric, where losses are compared."""
+        return self.path / "losses.csv"
 
     @property
     def result(self) -> AnyPath:
@@ -276,8 +281,8 @@ class SweepFolder:
     def list_written(self) -> tuple[AnyPath, ...]:
         """List the files and folders that are there, in the order they are of use."""
         known = (
-            self.path / "best", self.table, self.result, self.figure, self.settings, self.job,
-            self.record,
+            self.path / "best", self.table, self.losses, self.result, self.figure, self.settings,
+            self.job, self.record,
         )  # fmt: skip
         there = {entry.name for entry in self.path.iterdir()} if self.path.is_dir() else set()
         return tuple(path for path in known if path.name in there)
@@ -332,8 +337,8 @@ def check_same_sweep(
         raise ValueError(
             f"job must be that of the sweep in {str(folder.path)!r}, which is gone on with, but "
             f"for what may differ, got {', '.join(differing)}. What may differ: more values in "
-            "[sweep], its metric, refit and width, what to evaluate, [output], [tracking], "
-            f"[resources], [submit], and [cluster] but partitions. {advice}"
+            "[sweep], its metric, refit, by_loss and width, what to evaluate, [output], "
+            f"[tracking], [resources], [submit], and [cluster] but partitions. {advice}"
         )
     if store_checksum != record.store_checksum:
         raise ValueError(

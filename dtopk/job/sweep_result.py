@@ -123,6 +123,36 @@ class BestSetting:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LossResult:
+    """What a loss with its parameters reaches by a metric, its C chosen by that metric."""
+
+    metric: str
+    """Name of the metric."""
+    result: SettingResult
+    """The setting with the best C."""
+    trained: UnitResult
+    """How its model was trained: in the sweep, or anew."""
+    evaluated: Mapping[str, float]
+    """The metric on the splits that the job names, by split."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Make a dict of plain values: a line of the table."""
+        setting = self.result.setting
+        return {
+            "loss": setting.loss,
+            "k": setting.k,
+            "gamma": setting.gamma,
+            "smoothing": setting.smoothing,
+            "metric": self.metric,
+            "C": setting.C,
+            "chosen": self.result.metrics[self.metric],
+            **self.evaluated,
+            "certified": self.trained.certified,
+            "gap": self.trained.relative_gap,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
 class SweepResult:
     """What a sweep came to, and where it lies."""
 
@@ -132,6 +162,8 @@ class SweepResult:
     """Those that are done, in the order of the job's lists and of C."""
     best: Mapping[str, BestSetting]
     """The best setting by each metric that the job names; empty where none could be chosen."""
+    losses: tuple[LossResult, ...]
+    """The same for each loss by itself, where the job wants losses compared."""
     metrics: tuple[str, ...]
     """Names of these metrics."""
     n_settings: int
@@ -172,20 +204,21 @@ class SweepResult:
             "tol": self.tol,
             "seconds": self.seconds,
             "best": {metric: best.to_dict() for metric, best in self.best.items()},
+            "losses": [each.to_dict() for each in self.losses],
             "settings": [each.to_dict() for each in self.settings],
             "left_out": dict(self.left_out),
             "mlflow": dict(self.mlflow),
         }
 
 
-def format_table_csv(settings: Sequence[SettingResult]) -> str:
-    """Write a line for each setting.
+def format_table_csv(results: Sequence[SettingResult] | Sequence[LossResult]) -> str:
+    """Write a line for each result.
 
     Parameters
     ----------
-    settings : sequence of SettingResult
+    results : sequence of SettingResult or of LossResult
     """
-    rows = [each.to_dict() for each in settings]
+    rows = [each.to_dict() for each in results]
     text = io.StringIO()
     columns = list(dict.fromkeys(key for row in rows for key in row))
     writer = csv.DictWriter(text, columns, lineterminator="\n")

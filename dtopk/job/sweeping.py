@@ -5,19 +5,17 @@ import dataclasses
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
-
-from threadpoolctl import threadpool_limits
 
 from dtopk.atomic import write_text
 from dtopk.engine import Callback
-from dtopk.engine.memory import free_memory
 from dtopk.job.callbacks import HoldLock
 from dtopk.job.files import job_to_toml
 from dtopk.job.recording import check_tracking
 from dtopk.job.resumption import plain_parameters, store_checksum
 from dtopk.job.run_folder import RunRecord, name_run_folder
+from dtopk.job.sweep_best import SweepScorer, choose_best, choose_by_loss
 from dtopk.job.sweep_config import Setting, SweepJob
 from dtopk.job.sweep_folder import (
     SweepFolder,
@@ -30,16 +28,11 @@ from dtopk.job.sweep_folder import (
 from dtopk.job.sweep_plan import SweepPlan, plan_sweep
 from dtopk.job.sweep_recording import SweepRecorder, recording_sweep
 from dtopk.job.sweep_result import (
-    BestSetting,
-    SettingResult,
     SweepResult,
-    find_best,
     format_table_csv,
 )
-from dtopk.job.sweep_scoring import measure, measure_split, score_models
 from dtopk.job.sweep_training import UnitTrainer
 from dtopk.job.workers import open_workers, spread_problem
-from dtopk.model import Model
 from dtopk.plots import SweepLine, draw_sweep, save_png
 from dtopk_storage import FeatureStore, RunLock, open_store
 from dtopk_storage.paths import PathLike, as_path, delete_tree
@@ -48,9 +41,6 @@ if TYPE_CHECKING:
     from dtopk.launch import Client
 
 logger = logging.getLogger(__name__)
-
-_SHARE_OF_FREE = 0.3
-"""Share of the free memory that models may take which are scored together."""
 
 
 class SweepWatcher:
@@ -232,6 +222,7 @@ class _Sweep:
         self._workers = workers
         self._watcher = watcher
         self._hold = HoldLock(lock, plan.folder.run)
+        self._scorer = SweepScorer(plan, watcher.on_rows)
         self._trainer = UnitTrainer(plan, self._make_callbacks, self._take)
         self._recorder: SweepRecorder | None = None
         self._began = time.perf_counter()
@@ -258,11 +249,12 @@ class _Sweep:
         self._train(missing)
         interrupted = self._trainer.n_trained < len(missing)
         done = self._list_done()
-        settings = self._score(done)
+        settings = self._scorer.score(done)
         result = SweepResult(
             run_dir=self._folder.path,
             settings=tuple(settings),
             best={},
+            losses=(),
             metrics=self._plan.metrics,
             n_settings=len(self._plan.settings),
             n_trained=self._trainer.n_trained,
@@ -274,14 +266,18 @@ class _Sweep:
             mlflow={} if self._recorder is None else self._recorder.parent.describe(),
         )
         self._write_table(result)
-        chosen = {metric: find_best(settings, metric) for metric in self._plan.metrics}
-        found = {metric: each for metric, each in chosen.items() if each is not None}
+        chosen = choose_best(settings, self._plan.metrics)
+        by_loss = (
+            choose_by_loss(settings, self._plan.metrics) if self._plan.job.sweep.by_loss else {}
+        )
+        wanted = [*chosen.values(), *(each for some in by_loss.values() for each in some.values())]
         if not interrupted:
-            interrupted = not self._refit([each.setting for each in found.values()])
-        best = self._keep_best(found)
+            interrupted = not self._refit([each.setting for each in wanted])
+        evaluated = self._scorer.evaluate(wanted)
         result = dataclasses.replace(
             result,
-            best=best,
+            best=self._scorer.keep_best(chosen, evaluated),
+            losses=tuple(self._scorer.compare_losses(by_loss, evaluated)),
             interrupted=interrupted,
             n_trained=self._trainer.n_trained,
             seconds=time.perf_counter() - self._began,
@@ -327,132 +323,17 @@ class _Sweep:
     def _list_done(self) -> list[Setting]:
         return [setting for setting in self._plan.settings if self._is_done(setting)]
 
-    def _needs_refit(self) -> bool:
-        sweep = self._plan.job.sweep
-        return sweep.refit or bool(sweep.folds)
-
     def _refit(self, settings: Sequence[Setting]) -> bool:
         """Train the best settings on all rows that there are; say whether that was done."""
-        if not self._needs_refit():
+        if not self._scorer.trains_anew:
             return True
         wanted = [Unit(setting=setting, refit=True) for setting in dict.fromkeys(settings)]
-        missing = [unit for unit in wanted if self._find_refit(unit) is None]
+        missing = [unit for unit in wanted if self._scorer.find_refit(unit) is None]
         for unit in missing:
             delete_tree(self._folder.unit(unit))
         before = self._trainer.n_trained
         self._train(missing)
         return self._trainer.n_trained == before + len(missing)
-
-    def _find_refit(self, unit: Unit) -> UnitResult | None:
-        """Read what a training anew came to, if it was on the rows that are asked for now."""
-        found = self._folder.find_result(unit)
-        if found is not None and found.splits != self._plan.splits_of(unit):
-            return None
-        return found
-
-    # Scoring.
-
-    def _score(self, settings: Sequence[Setting]) -> list[SettingResult]:
-        """Score all models on the rows that they are chosen on."""
-        folds = self._plan.number_folds()
-        metrics = []
-        for part in self._cut_by_memory(settings):
-            models = [
-                [self._folder.load_model(unit) for unit in self._plan.units_of(setting)]
-                for setting in part
-            ]
-            split = self._plan.scored_split
-            with self._using_threads():
-                counts = score_models(
-                    models, self._plan.store, split, folds=folds, progress=self._tell_rows(split)
-                )
-            threshold_metric = self._plan.job.data.threshold_metric
-            metrics += [measure(each, threshold_metric) for each in counts]
-        results = []
-        for setting, measured in zip(settings, metrics, strict=True):
-            found = [self._folder.find_result(unit) for unit in self._plan.units_of(setting)]
-            units = [each for each in found if each is not None]
-            results.append(SettingResult.of_units(setting, units, measured))
-        return results
-
-    def _cut_by_memory(self, settings: Sequence[Setting]) -> Iterator[Sequence[Setting]]:
-        """Cut settings into parts whose models fit into memory together."""
-        if not settings:
-            return
-        resources = self._plan.job.resources
-        limit = resources.memory_limit_bytes or int(_SHARE_OF_FREE * free_memory())
-        itemsize = 8 if self._plan.job.solver.dtype == "float64" else 4
-        store, n_folds = self._plan.store, max(self._plan.job.sweep.folds, 1)
-        own = n_folds * store.n_features * store.n_classes * itemsize
-        n_models = max(limit // own, 1)
-        for first in range(0, len(settings), n_models):
-            yield settings[first : first + n_models]
-
-    @contextlib.contextmanager
-    def _using_threads(self) -> Iterator[None]:
-        with threadpool_limits(self._plan.job.resources.threads or None, user_api="blas"):
-            yield
-
-    def _tell_rows(self, split: str) -> Callable[[int, int], None]:
-        return lambda done, total: self._watcher.on_rows(split, done, total)
-
-    # The best.
-
-    def _keep_best(self, found: dict[str, SettingResult]) -> dict[str, BestSetting]:
-        """Copy the models of the best settings, and measure them on the splits of the job."""
-        delete_tree(self._folder.path / "best")
-        best = {}
-        for metric, each in found.items():
-            unit = self._find_unit(each.setting)
-            trained = None if unit is None else self._folder.find_result(unit)
-            if unit is None or trained is None:
-                continue
-            model = self._folder.load_model(unit)
-            model = dataclasses.replace(model, threshold=each.metrics.get("threshold", 0.0))
-            path = self._folder.best(metric)
-            make_folder(path)
-            model.save(path / "model.npz")
-            best[metric] = BestSetting(
-                metric=metric,
-                value=each.metrics[metric],
-                result=each,
-                trained=trained,
-                refit=unit.refit,
-                model=model,
-                model_path=path / "model.npz",
-                evaluated={},
-            )
-        return self._evaluate(best)
-
-    def _find_unit(self, setting: Setting) -> Unit | None:
-        """Find the training whose model stands for a setting; None: it was not come to."""
-        refit = Unit(setting=setting, refit=True)
-        if self._needs_refit() and self._find_refit(refit) is not None:
-            return refit
-        return None if self._plan.job.sweep.folds else Unit(setting=setting)
-
-    def _evaluate(self, best: dict[str, BestSetting]) -> dict[str, BestSetting]:
-        models: dict[Setting, Model] = {each.result.setting: each.model for each in best.values()}
-        if not models:
-            return best
-        for split in self._plan.job.data.evaluate:
-            with self._using_threads():
-                counts = score_models(
-                    [[model] for model in models.values()], self._plan.store, split,
-                    progress=self._tell_rows(split),
-                )  # fmt: skip
-            measured = {
-                setting: measure_split(count, model.threshold)
-                for (setting, model), count in zip(models.items(), counts, strict=True)
-            }
-            best = {
-                metric: dataclasses.replace(
-                    each,
-                    evaluated={**each.evaluated, split: measured[each.result.setting]},
-                )
-                for metric, each in best.items()
-            }
-        return best
 
     # Writing.
 
@@ -462,6 +343,8 @@ class _Sweep:
     def _write_result(self, result: SweepResult) -> None:
         text = json.dumps(_without_nan(result.to_dict()), indent=2)
         write_text(self._folder.result, text + "\n")
+        if result.losses:
+            write_text(self._folder.losses, format_table_csv(result.losses))
 
     def _draw(self, result: SweepResult) -> None:
         lines: dict[str, SweepLine] = {}

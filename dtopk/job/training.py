@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from threadpoolctl import threadpool_info
-
 from dtopk.engine import Callback, FitResult, fit
 from dtopk.evaluation import choose_threshold
 from dtopk.job.callbacks import HoldLock, TrackEpochs, ValidateEpochs, WriteHistory
@@ -32,6 +30,7 @@ from dtopk.job.run_folder import RunFolder, RunRecord, name_run_folder
 from dtopk.job.scoring import evaluate_label_sets, evaluate_split, summarise_label_sets
 from dtopk.job.sweep_config import check_is_no_sweep
 from dtopk.job.workers import check_sight, open_workers, spread_problem
+from dtopk.kernels.blas import count_threads
 from dtopk.losses import what_is_certified
 from dtopk.model import Model
 from dtopk.plots import draw_convergence, draw_topk_accuracy, save_png
@@ -171,7 +170,7 @@ def _make_record(problem: Problem, folder: RunFolder) -> RunRecord:
     record = RunRecord(
         store_checksum=store_checksum(problem.store),
         loss=plain_parameters(problem.loss),
-        threads=problem.options.threads or _count_threads(),
+        threads=problem.options.threads or count_threads(),
     )
     if folder.record.is_file():
         logger.info("The run in %r has no commit: it starts again.", str(folder.path))
@@ -190,12 +189,6 @@ def _is_same_job(path: AnyPath, job: TrainJob) -> bool:
     except ValueError:
         # The kill may have come between the record and the job.
         return False
-
-
-def _count_threads() -> int:
-    """Count the threads that matrix products take where nobody says how many."""
-    pools = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
-    return max(pools, default=1)
 
 
 @contextlib.contextmanager

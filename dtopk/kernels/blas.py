@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numba.extending import get_cython_function_address
+from threadpoolctl import threadpool_info
 
 
 def _routine(name: str, n_arguments: int) -> Any:
@@ -34,6 +35,12 @@ def _layout(a: np.ndarray) -> tuple[bytes, int]:
         return b"N", max(row, a.shape[1], 1)
     assert row == 1 or a.shape[0] == 1, "gemm needs unit stride along one axis"
     return b"T", max(column, a.shape[0], 1)
+
+
+def count_threads() -> int:
+    """Count the threads that matrix products take where nobody says how many."""
+    pools = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+    return max(pools, default=1)
 
 
 def gemm(

@@ -69,6 +69,19 @@ def test_sweep_answers_with_one_json_object(call_json, job_path, tmp_path):
     assert evaluated["splits"]["test"]["top_k_accuracy"]["1"] == best["evaluated"]["test"]["top_1"]
 
 
+def test_table_of_losses_has_a_line_for_each(call, job_path):
+    settings = ("--set", "sweep.by_loss=true", "--set", "solver.max_epochs=2")
+    result = call("sweep", job_path, *settings, "--set", "sweep.folds=0",
+                  "--set", "data.validation=test")  # fmt: skip
+    assert result.status == 0, result.err
+    table = result.out[result.out.index("on test, C by each metric") :].splitlines()
+    assert table[0].split()[-2:] == ["top_1", "top_2"]
+    assert table[1].startswith("softmax ")
+    assert table[2].startswith("topk_hinge_alpha, k = 2, gamma = 0 ")
+    assert "%*" in table[2]
+    assert "* not certified" in result.out
+
+
 def answer_store(tmp_path):
     return tmp_path / "small.zarr"
 

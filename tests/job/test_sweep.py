@@ -292,6 +292,38 @@ def test_refit_trains_on_the_validation_rows_too(store, make_sweep):
     assert kept.class_rows.sum() == 120
 
 
+@pytest.mark.parametrize("refit", [False, True])
+def test_losses_are_compared_each_at_its_best(store, make_sweep, refit):
+    """C by each metric on the validation rows, and measured on the test rows."""
+    grid = dataclasses.replace(GRID, by_loss=True, refit=refit)
+    result = sweep(store, make_sweep(grid=grid))
+    families = {each.setting.family for each in result.settings}
+    assert len(result.losses) == len(families) * len(GRID.metric) == 6
+    X, y = make_rows(SIZES["test"], seed=2)
+    with (result.run_dir / "losses.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    for each, line in zip(result.losses, lines, strict=True):
+        own = [one for one in result.settings if one.setting.family == each.result.setting.family]
+        assert each.result.metrics[each.metric] == max(one.metrics[each.metric] for one in own)
+        folder = result.run_dir / "settings" / each.result.setting.name
+        model = load_model(folder / "refit" if refit else folder)
+        assert model.class_rows.sum() == (180 if refit else 120)
+        k = int(each.metric.removeprefix("top_"))
+        expected = count_topk(model, X, y, k)
+        assert each.evaluated["test"] == pytest.approx(expected)
+        assert float(line["test"]) == pytest.approx(expected)
+        assert float(line["C"]) == each.result.setting.C
+    # The best of all is one of them.
+    best = result.best["top_1"]
+    assert best.evaluated["test"]["top_1"] in {each.evaluated["test"] for each in result.losses}
+
+
+def test_losses_are_not_compared_unless_asked_for(store, make_sweep):
+    result = sweep(store, make_sweep())
+    assert result.losses == ()
+    assert not (result.run_dir / "losses.csv").exists()
+
+
 def test_turning_refit_on_trains_the_best_alone(store, make_sweep):
     grid = SweepSection(C=(0.01, 0.1))
     sweep(store, make_sweep(grid=grid))

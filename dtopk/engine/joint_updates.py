@@ -1,0 +1,290 @@
+"""The updates of a block for several models at a time: one conversion, one product each way.
+
+The weights of models with few classes lie side by side in one matrix. Their scores are one product
+with it, and so are their changes: of a product with few columns most of the time would go into
+reading the rows. What is between the two, the rows' own problems, is each model's own, and done on
+all cores.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dtopk.engine.lanes import Lane
+from dtopk.kernels.blas import gemm, gram
+from dtopk.kernels.rows import put_duals, take_duals
+from dtopk.losses import Labels
+from dtopk.solvers.sdca import BlockUpdater, RowConversion
+
+Array = NDArray[Any]
+
+_STACK_COLUMNS = 256
+"""Columns of weights that lie side by side, at most: with so many a product is at full speed."""
+
+
+class WeightStack:
+    """Weights of several models, side by side.
+
+    Parameters
+    ----------
+    width : int
+        Features, with the constant one.
+    n_classes : int
+        Columns of each model.
+    n_models : int
+        Places.
+    block_size : int
+        Most rows in a block.
+    dtype : dtype
+    """
+
+    def __init__(
+        self, width: int, n_classes: int, n_models: int, block_size: int, dtype: np.dtype[Any]
+    ) -> None:
+        columns = n_models * n_classes
+        self.W = np.zeros((width, columns), dtype)
+        self._scores, self._delta = (np.zeros((block_size, columns), dtype) for _ in range(2))
+        self._places = [slice(first, first + n_classes) for first in range(0, columns, n_classes)]
+        self._free = list(self._places)
+
+    @staticmethod
+    def count_places(n_classes: int, n_models: int) -> int:
+        """Say for how many models there is to be place.
+
+        Parameters
+        ----------
+        n_classes : int
+        n_models : int
+            Most that are trained at a time.
+        """
+        return max(min(_STACK_COLUMNS // n_classes, n_models), 1)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every place is taken."""
+        return not self._free
+
+    def take_place(self) -> slice:
+        """Return the columns of a model that comes, which are zero."""
+        place = self._free.pop(0)
+        self.W[:, place] = 0
+        return place
+
+    def leave(self, place: slice) -> None:
+        """Give the columns of a model back that is done."""
+        self._free.append(place)
+
+    def update(
+        self, block: Array, G: Array, requests: "Sequence[SharedUpdater]", share: "ShareWork"
+    ) -> None:
+        """Update the rows of a block for some of the models.
+
+        Parameters
+        ----------
+        block : ndarray of shape (n_rows, width)
+        G : ndarray of shape (n_rows, n_rows)
+            Its Gram matrix, the lower triangle.
+        requests : sequence of SharedUpdater
+        share : callable
+            Does a piece of work for each of some things, on all cores.
+        """
+        scores, delta = self._scores[: len(block)], self._delta[: len(block)]
+        if len(requests) < len(self._places):
+            delta[:] = 0
+        gemm(block, self.W, scores)
+        share(lambda each: each.solve(scores[:, each.place], delta[:, each.place], G), requests)
+        gemm(block.T, delta, self.W, beta=1.0)
+
+
+ShareWork = Callable[[Callable[["SharedUpdater"], None], Sequence["SharedUpdater"]], None]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Request:
+    """What :meth:`BlockUpdater.update` was asked for."""
+
+    X: Array
+    labels: Labels
+    costs: Array
+    dual: Array
+    rows: NDArray[np.int64]
+    ratio: float
+
+
+class SharedUpdater(BlockUpdater):
+    """The update of a block, which is made together with those of others.
+
+    Parameters
+    ----------
+    own : BlockUpdater
+        What the model has had.
+    n_classes : int
+    stack : WeightStack
+        There a place is taken for the model.
+    """
+
+    def __init__(self, own: BlockUpdater, n_classes: int, stack: WeightStack) -> None:
+        super().__init__(own.loss, own.conversion, n_classes, own.block_size)
+        self.lane: Lane | None = None
+        """The thread that the model's run is in."""
+        self.stack = stack
+        self.place = stack.take_place()
+        """The model's columns."""
+        self.W = stack.W[:, self.place]
+        """The model's weights, of shape (width, n_classes)."""
+        self._request: _Request | None = None
+        self._answer = 0.0
+
+    @property
+    def request(self) -> _Request:
+        """What the run waits for."""
+        assert self._request is not None
+        return self._request
+
+    def update(
+        self,
+        X: Array,
+        labels: Labels,
+        costs: Array,
+        dual: Array,
+        rows: NDArray[np.int64],
+        W: Array,
+        ratio: float,
+        sigma: float = 1.0,
+    ) -> float:
+        """See :meth:`BlockUpdater.update`; the run waits until all others want the same."""
+        assert self.lane is not None
+        assert sigma == 1.0  # There is one partition.
+        assert W.base is self.stack.W
+        self._request = _Request(X=X, labels=labels, costs=costs, dual=dual, rows=rows, ratio=ratio)
+        self.lane.wait("update")
+        return self._answer
+
+    def leave(self) -> None:
+        """Give the model's place to another one."""
+        self.stack.leave(self.place)
+
+    def solve(self, scores: Array, delta: Array, G: Array) -> None:
+        """Solve the rows for this model.
+
+        Parameters
+        ----------
+        scores : ndarray of shape (n_rows, n_classes)
+        delta : ndarray of shape (n_rows, n_classes)
+            Written to: the change of the duals.
+        G : ndarray of shape (n_rows, n_rows)
+        """
+        asked = self.request
+        began = time.perf_counter()
+        rows, kind = asked.rows, scores.dtype.type
+        n_rows = len(rows)
+        a, own_scores, own_delta = (
+            self._dual[:n_rows], self._scores[:n_rows], self._delta[:n_rows],
+        )  # fmt: skip
+        take_duals(asked.dual, rows, kind(1 / asked.ratio), a)
+        own_scores[:] = scores
+        costs = asked.costs[rows] / kind(asked.ratio)
+        value = self._solve_rows(own_scores, G, a, own_delta, asked.labels[rows], costs)
+        delta[:] = own_delta
+        put_duals(a, rows, kind(asked.ratio), asked.dual)
+        self._answer = asked.ratio * value
+        self._request = None
+        self.timings.inner += time.perf_counter() - began
+
+
+class JointUpdates:
+    """Makes the updates of all models that wait for one.
+
+    Parameters
+    ----------
+    conversion : RowConversion
+    n_classes : int
+    n_models : int
+        Most that are trained at a time.
+    block_size : int
+        Most rows in a block.
+    threads : int
+        Cores to share the rows' own problems of models with few classes among.
+    """
+
+    def __init__(
+        self,
+        conversion: RowConversion,
+        n_classes: int,
+        n_models: int,
+        block_size: int,
+        threads: int,
+    ) -> None:
+        self.seconds = 0.0
+        """Spent on what is shared: rows and their Gram matrices."""
+        self._conversion = conversion
+        self._n_classes = n_classes
+        self._block_size = block_size
+        self._n_places = WeightStack.count_places(n_classes, n_models)
+        self._stacks: list[WeightStack] = []
+        self._block = np.empty((block_size, conversion.width), conversion.dtype)
+        self._gram = np.empty((block_size, block_size), conversion.dtype)
+        # Products within the problems of many classes have all cores themselves.
+        self._threads = threads if self._n_places > 1 else 1
+        self._pool = ThreadPoolExecutor(max(self._threads - 1, 1))
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()
+
+    def make_updater(self, own: BlockUpdater) -> SharedUpdater:
+        """Make what takes the place of a model's own updater.
+
+        Parameters
+        ----------
+        own : BlockUpdater
+        """
+        free = [stack for stack in self._stacks if not stack.is_full]
+        if not free:
+            width, dtype = self._conversion.width, self._conversion.dtype
+            free = [WeightStack(width, self._n_classes, self._n_places, self._block_size, dtype)]
+            self._stacks += free
+        return SharedUpdater(own, self._n_classes, free[0])
+
+    def update(self, updaters: Sequence[SharedUpdater]) -> None:
+        """Make the updates that models wait for.
+
+        Parameters
+        ----------
+        updaters : sequence of SharedUpdater, not empty
+            What the models have asked for is the same rows.
+        """
+        began = time.perf_counter()
+        asked = updaters[0].request
+        size = len(asked.rows)
+        assert all(np.array_equal(each.request.rows, asked.rows) for each in updaters)
+        block, G = self._block[:size], self._gram[:size, :size]
+        self._conversion.gather(asked.X, asked.rows, block)
+        gram(block, G)
+        self.seconds += time.perf_counter() - began
+        for stack in self._stacks:
+            here = [each for each in updaters if each.stack is stack]
+            if here:
+                stack.update(block, G, here, self._share)
+
+    def _share(
+        self, work: Callable[[SharedUpdater], None], updaters: Sequence[SharedUpdater]
+    ) -> None:
+        """Do a piece of work for each of several models, on all cores."""
+
+        def do(some: Sequence[SharedUpdater]) -> None:
+            for each in some:
+                work(each)
+
+        n_parts = min(self._threads, len(updaters))
+        others = [self._pool.submit(do, updaters[k::n_parts]) for k in range(1, n_parts)]
+        try:
+            do(updaters[::n_parts])
+        finally:
+            for other in others:
+                other.result()
