@@ -97,6 +97,12 @@ def load(path, overrides=()):
     return (load_sweep if path in SWEEPS else load_job)(path, overrides)
 
 
+def needs_workers(path):
+    """Tell whether a job has workers, or gets them by `dtopk submit`."""
+    table = TABLES[path]
+    return "submit" in table or table.get("cluster", {}).get("kind", "none") != "none"
+
+
 def list_splits(job):
     data = job.data
     return {data.train, *data.evaluate, *([data.validation] if data.validation else [])}
@@ -225,8 +231,7 @@ def make_overrides(path, store):
     """Say what of a job must be otherwise on this machine, in two epochs and on a small store."""
     changes = [f"data.store={store}", f"solver.max_epochs={N_EPOCHS}", "tracking.mlflow=false",
                "output.state_url="]  # fmt: skip
-    cluster = TABLES[path].get("cluster", {})
-    if cluster.get("kind", "none") != "none" or "submit" in TABLES[path]:
+    if needs_workers(path):
         changes += ["cluster.kind=local", "cluster.workers=2", "cluster.threads_per_worker=1",
                     "cluster.memory_per_worker=auto", "cluster.scheduler=",
                     "cluster.min_workers=1", "cluster.dashboard=false",
@@ -322,7 +327,8 @@ def test_large_jobs_hold_in_memory_what_their_comments_say(
     assert fields["duals_in_memory"] == duals_in_memory
 
 
-@each(JOBS)
+# On workers last: each of them would compile the kernels that this process then has in its cache.
+@each(sorted(JOBS, key=needs_workers))
 def test_jobs_train_to_a_result(path, small, call, tmp_path):
     store, shape = small(path)
     run = tmp_path / "run"
