@@ -14,7 +14,7 @@ from dtopk.job.config import (
     TrackingSection,
     TrainJob,
 )
-from dtopk.job.files import job_from_dict, job_to_dict, job_to_toml, load_job, load_sweep
+from dtopk.job.files import job_from_dict, job_to_dict, job_to_toml, load_job
 from dtopk.job.sweep_config import SweepJob, SweepSection
 
 JOBS = Path(__file__).parents[2] / "jobs"
@@ -254,22 +254,6 @@ def test_job_file_must_name_a_store(write_job):
 )
 def test_memory_limit_in_bytes(text, n_bytes):
     assert ResourcesSection(memory_limit=text).memory_limit_bytes == n_bytes
-
-
-SWEEPS = [JOBS / "letter-sweep.toml"]
-NOT_JOBS = {JOBS / "passes.toml", JOBS / "solvers.toml", *SWEEPS}
-JOB_FILES = sorted(set(JOBS.glob("*.toml")) - NOT_JOBS)
-"""All but what a benchmark counts."""
-
-
-@pytest.mark.parametrize("path", JOB_FILES, ids=lambda path: path.name)
-def test_job_files_of_the_project_load(path):
-    assert load_job(path).data.store.endswith(".zarr")
-
-
-@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.name)
-def test_sweeps_of_the_project_load(path):
-    assert load_sweep(path).data.store.endswith(".zarr")
 
 
 def test_readme_lists_every_key_with_its_default():

@@ -7,12 +7,20 @@ import numpy as np
 import pytest
 
 from dtopk.losses import make_loss
-from tests.reproduce import bipartite, circle, convergence, letter, multilabel
+from tests.reproduce import bipartite, circle, convergence, frank_wolfe, letter, multilabel
 from tests.reproduce.lines import collect, read_config, read_lines
 from tests.reproduce.selection import Split, choose
 
 FOLDER = Path(__file__).parents[2] / "jobs" / "reproduce"
-NAMES = ("letter", "circle", "multilabel", "convergence", "bipartite")
+SCRIPTS = {
+    "bipartite": bipartite,
+    "circle": circle,
+    "convergence": convergence,
+    "frank-wolfe": frank_wolfe,
+    "letter": letter,
+    "multilabel": multilabel,
+}
+"""Each is run below."""
 SOLVER = {"tol": 1e-2, "max_epochs": 20, "dtype": "float32"}
 
 
@@ -26,7 +34,13 @@ def list_losses(table):
         yield from [entry] if "name" in entry else list_losses(entry)
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_every_file_has_its_script():
+    assert {path.stem for path in FOLDER.glob("*.toml")} == set(SCRIPTS)
+    for name, script in SCRIPTS.items():
+        assert f"jobs/reproduce/{name}.toml" in str(script.__doc__)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_losses_of_a_file_can_be_made(name):
     for entry in list_losses(read(name).get("losses", {})):
         assert make_loss(**entry).name == entry["name"]
@@ -111,6 +125,22 @@ def test_convergence_reaches_its_gap(tmp_path):
     assert gaps[-1] <= config["solver"]["tol"]
     assert (tmp_path / "convergence.png").stat().st_size > 0
     assert "| softmax | 1e-09 | >" in (tmp_path / "convergence.md").read_text(encoding="utf-8")
+
+
+def test_frank_wolfe_traces_every_solver(tmp_path):
+    config = read("frank-wolfe") | {"gamma": [0.01], "lambda_n": [100.0], "max_passes": 5}
+    config |= {"sets": {"optdigits": config["sets"]["optdigits"] | {"seeds": [0]}}}
+    # A test of the lines, and not of how near to the optimum five passes come.
+    config |= {"tol": 1e-3, "optimum_tol": 1e-3}
+    frank_wolfe.run(config, FOLDER, tmp_path)
+    lines = read_lines(tmp_path / "frank-wolfe.csv")
+    assert {line["solver"] for line in lines} == set(config["solvers"])
+    for solver in config["solvers"]:
+        gaps = [float(line["gap"]) for line in lines if line["solver"] == solver]
+        assert gaps == sorted(gaps, reverse=True)
+        assert gaps[-1] >= 0
+    assert "optdigits" in (tmp_path / "frank-wolfe.md").read_text(encoding="utf-8")
+    assert (tmp_path / "frank-wolfe-optdigits.png").stat().st_size > 0
 
 
 def test_bipartite_agrees_with_itself(tmp_path):
