@@ -2,13 +2,13 @@
 
 The weights of models with few classes lie side by side in one matrix. Their scores are one product
 with it, and so are their changes: of a product with few columns most of the time would go into
-reading the rows. What is between the two, the rows' own problems, is each model's own, and done on
-all cores.
+reading the rows. There is a matrix for each core, which multiplies by itself and solves the rows'
+own problems for its models in between: products of that size gain nothing from several cores.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk.engine.lanes import Lane
-from dtopk.kernels.blas import gemm, gram
+from dtopk.kernels.blas import gemm, gram, one_thread_each
 from dtopk.kernels.rows import put_duals, take_duals
 from dtopk.losses import Labels
 from dtopk.solvers.sdca import BlockUpdater, RowConversion
@@ -25,6 +25,8 @@ Array = NDArray[Any]
 
 _STACK_COLUMNS = 256
 """Columns of weights that lie side by side, at most: with so many a product is at full speed."""
+_MOST_CLASSES = 64
+"""Models with more classes have a matrix each, and all cores for every product."""
 
 
 class WeightStack:
@@ -52,26 +54,15 @@ class WeightStack:
         self._places = [slice(first, first + n_classes) for first in range(0, columns, n_classes)]
         self._free = list(self._places)
 
-    @staticmethod
-    def count_places(n_classes: int, n_models: int) -> int:
-        """Say for how many models there is to be place.
-
-        Parameters
-        ----------
-        n_classes : int
-        n_models : int
-            Most that are trained at a time.
-        """
-        return max(min(_STACK_COLUMNS // n_classes, n_models), 1)
-
     @property
-    def is_full(self) -> bool:
-        """Whether every place is taken."""
-        return not self._free
+    def n_free(self) -> int:
+        """Places that are not taken."""
+        return len(self._free)
 
     def take_place(self) -> slice:
         """Return the columns of a model that comes, which are zero."""
-        place = self._free.pop(0)
+        place = min(self._free, key=lambda place: place.start)
+        self._free.remove(place)
         self.W[:, place] = 0
         return place
 
@@ -79,9 +70,7 @@ class WeightStack:
         """Give the columns of a model back that is done."""
         self._free.append(place)
 
-    def update(
-        self, block: Array, G: Array, requests: "Sequence[SharedUpdater]", share: "ShareWork"
-    ) -> None:
+    def update(self, block: Array, G: Array, requests: "Sequence[SharedUpdater]") -> None:
         """Update the rows of a block for some of the models.
 
         Parameters
@@ -90,18 +79,17 @@ class WeightStack:
         G : ndarray of shape (n_rows, n_rows)
             Its Gram matrix, the lower triangle.
         requests : sequence of SharedUpdater
-        share : callable
-            Does a piece of work for each of some things, on all cores.
         """
-        scores, delta = self._scores[: len(block)], self._delta[: len(block)]
-        if len(requests) < len(self._places):
+        # Places are taken from the left: what is right of the last one would be multiplied in vain.
+        stop = max(place.stop for place in self._places if place not in self._free)
+        W = self.W[:, :stop]
+        scores, delta = self._scores[: len(block), :stop], self._delta[: len(block), :stop]
+        if sum(each.place.stop - each.place.start for each in requests) < stop:
             delta[:] = 0
-        gemm(block, self.W, scores)
-        share(lambda each: each.solve(scores[:, each.place], delta[:, each.place], G), requests)
-        gemm(block.T, delta, self.W, beta=1.0)
-
-
-ShareWork = Callable[[Callable[["SharedUpdater"], None], Sequence["SharedUpdater"]], None]
+        gemm(block, W, scores)
+        for each in requests:
+            each.solve(scores[:, each.place], delta[:, each.place], G)
+        gemm(block.T, delta, W, beta=1.0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -209,7 +197,7 @@ class JointUpdates:
     block_size : int
         Most rows in a block.
     threads : int
-        Cores to share the rows' own problems of models with few classes among.
+        Cores to use.
     """
 
     def __init__(
@@ -225,12 +213,11 @@ class JointUpdates:
         self._conversion = conversion
         self._n_classes = n_classes
         self._block_size = block_size
-        self._n_places = WeightStack.count_places(n_classes, n_models)
+        self._threads = threads if n_classes <= _MOST_CLASSES else 1
+        self._n_places = count_places(n_classes, n_models, self._threads)
         self._stacks: list[WeightStack] = []
         self._block = np.empty((block_size, conversion.width), conversion.dtype)
         self._gram = np.empty((block_size, block_size), conversion.dtype)
-        # Products within the problems of many classes have all cores themselves.
-        self._threads = threads if self._n_places > 1 else 1
         self._pool = ThreadPoolExecutor(max(self._threads - 1, 1))
 
     def close(self) -> None:
@@ -244,12 +231,14 @@ class JointUpdates:
         ----------
         own : BlockUpdater
         """
-        free = [stack for stack in self._stacks if not stack.is_full]
-        if not free:
+        stack = max(self._stacks, key=lambda stack: stack.n_free, default=None)
+        # The next core's comes before a second model of the first one.
+        wanted = self._n_places if len(self._stacks) < self._threads else 1
+        if stack is None or stack.n_free < wanted:
             width, dtype = self._conversion.width, self._conversion.dtype
-            free = [WeightStack(width, self._n_classes, self._n_places, self._block_size, dtype)]
-            self._stacks += free
-        return SharedUpdater(own, self._n_classes, free[0])
+            stack = WeightStack(width, self._n_classes, self._n_places, self._block_size, dtype)
+            self._stacks.append(stack)
+        return SharedUpdater(own, self._n_classes, stack)
 
     def update(self, updaters: Sequence[SharedUpdater]) -> None:
         """Make the updates that models wait for.
@@ -267,24 +256,46 @@ class JointUpdates:
         self._conversion.gather(asked.X, asked.rows, block)
         gram(block, G)
         self.seconds += time.perf_counter() - began
-        for stack in self._stacks:
-            here = [each for each in updaters if each.stack is stack]
-            if here:
-                stack.update(block, G, here, self._share)
+        work = [
+            (stack, here)
+            for stack in self._stacks
+            if (here := [each for each in updaters if each.stack is stack])
+        ]
+        n_parts = min(self._threads, len(work))
+        if n_parts == 1:
+            _update_stacks(work, block, G)
+            return
+        with one_thread_each():
+            others = [
+                self._pool.submit(_update_stacks, work[k::n_parts], block, G)
+                for k in range(1, n_parts)
+            ]
+            try:
+                _update_stacks(work[::n_parts], block, G)
+            finally:
+                wait(others)
+        for other in others:
+            other.result()
 
-    def _share(
-        self, work: Callable[[SharedUpdater], None], updaters: Sequence[SharedUpdater]
-    ) -> None:
-        """Do a piece of work for each of several models, on all cores."""
 
-        def do(some: Sequence[SharedUpdater]) -> None:
-            for each in some:
-                work(each)
+def count_places(n_classes: int, n_models: int, threads: int) -> int:
+    """Say for how many models there is to be place in one matrix.
 
-        n_parts = min(self._threads, len(updaters))
-        others = [self._pool.submit(do, updaters[k::n_parts]) for k in range(1, n_parts)]
-        try:
-            do(updaters[::n_parts])
-        finally:
-            for other in others:
-                other.result()
+    Parameters
+    ----------
+    n_classes : int
+    n_models : int
+        Most that are trained at a time.
+    threads : int
+        Cores that they are dealt to.
+    """
+    if n_classes > _MOST_CLASSES:
+        return 1
+    return max(min(_STACK_COLUMNS // n_classes, -(-n_models // threads)), 1)
+
+
+def _update_stacks(
+    work: Sequence[tuple[WeightStack, Sequence[SharedUpdater]]], block: Array, G: Array
+) -> None:
+    for stack, requests in work:
+        stack.update(block, G, requests)

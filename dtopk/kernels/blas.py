@@ -8,12 +8,15 @@ interpreter lock for the length of the product, which would stop the thread that
 a ctypes call releases it.
 """
 
+import contextlib
 import ctypes
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numba.extending import get_cython_function_address
-from threadpoolctl import threadpool_info
+from threadpoolctl import ThreadpoolController, threadpool_info
 
 
 def _routine(name: str, n_arguments: int) -> Any:
@@ -35,6 +38,25 @@ def _layout(a: np.ndarray) -> tuple[bytes, int]:
         return b"N", max(row, a.shape[1], 1)
     assert row == 1 or a.shape[0] == 1, "gemm needs unit stride along one axis"
     return b"T", max(column, a.shape[0], 1)
+
+
+@cache
+def _find_pools() -> tuple[Any, ...]:
+    """Find the thread pools of every BLAS that is loaded."""
+    return tuple(ThreadpoolController().select(user_api="blas").lib_controllers)
+
+
+@contextlib.contextmanager
+def one_thread_each() -> Iterator[None]:
+    """Have each product be done by the thread that calls it; for as long as several do."""
+    before = [pool.get_num_threads() for pool in _find_pools()]
+    for pool in _find_pools():
+        pool.set_num_threads(1)
+    try:
+        yield
+    finally:
+        for pool, n_threads in zip(_find_pools(), before, strict=True):
+            pool.set_num_threads(n_threads)
 
 
 def count_threads() -> int:
