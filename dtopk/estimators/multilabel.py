@@ -18,7 +18,8 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from dtopk.engine import ArrayRows, Rows, StoreRows, find_improper, fit
+from dtopk.engine import ArrayRows, Callback, Rows, StoreRows, find_improper, fit
+from dtopk.estimators.evaluation_sets import check_callbacks
 from dtopk.estimators.inputs import load_zarr
 from dtopk.estimators.linear import CertifiedLinearModel, EpochLines, feature_dtypes
 from dtopk.estimators.parameters import make_options
@@ -90,6 +91,9 @@ class MultilabelClassifier(ClassifierMixin, CertifiedLinearModel):
         Above 0: one line on standard error for every epoch.
     partitions : int or None, default=None
         Parts that the rows are dealt to; None: 1.
+    callbacks : sequence of dtopk.Callback or None, default=None
+        Told of training while it goes on, and asked after every epoch whether to stop.
+        `sklearn.base.clone` copies them.
 
     Attributes
     ----------
@@ -143,6 +147,7 @@ class MultilabelClassifier(ClassifierMixin, CertifiedLinearModel):
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
         partitions: int | None = None,
+        callbacks: Sequence[Callback] | None = None,
     ) -> None:
         self.loss = loss
         self.gamma = gamma
@@ -162,6 +167,7 @@ class MultilabelClassifier(ClassifierMixin, CertifiedLinearModel):
         self.random_state = random_state
         self.verbose = verbose
         self.partitions = partitions
+        self.callbacks = callbacks
 
     def __sklearn_tags__(self) -> Tags:
         tags: Tags = super().__sklearn_tags__()
@@ -206,9 +212,11 @@ class MultilabelClassifier(ClassifierMixin, CertifiedLinearModel):
         if not (isinstance(self.threshold, Real) and math.isfinite(self.threshold)):
             raise ValueError(f"threshold must be a finite number, got {self.threshold!r}.")
         options = make_options({**self.get_params(deep=False), "partitions": self.partitions or 1})
+        callbacks = check_callbacks(self.callbacks)
         rows, classes = self._take_rows(loss, X, Y, sample_weight)
         loss.check_n_classes(rows.n_classes)
-        callbacks = [EpochLines()] if self.verbose else []
+        if self.verbose:
+            callbacks.insert(0, EpochLines())
         result = fit(rows, loss, options, callbacks=callbacks)
         self.classes_ = classes
         self.coef_ = np.ascontiguousarray(result.W.T)

@@ -115,9 +115,7 @@ def test_training_stops_at_the_epoch_that_the_weights_themselves_say(
     store, make_stopping, patience, k
 ):
     keeper = KeepWeights()
-    train(
-        store, make_stopping("long", early_stopping=EarlyStoppingSection()), callbacks=[keeper]
-    )
+    train(store, make_stopping("long", early_stopping=EarlyStoppingSection()), callbacks=[keeper])
     values = list_accuracies(keeper.weights, k)
     stop, best = find_stop(values, patience)
     assert stop < len(values)
