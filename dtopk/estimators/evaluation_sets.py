@@ -78,8 +78,8 @@ def make_evaluation_options(
         raise TypeError(
             f"eval_set must be a list of pairs (X, y), at least one, got {_describe(eval_set)}."
         )
-    metrics = (default_metric,) if eval_metric is None else eval_metric
-    metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+    given = default_metric if eval_metric is None else eval_metric
+    metrics: tuple[str, ...] = (given,) if isinstance(given, str) else tuple(given)
     if not metrics or not all(isinstance(metric, str) for metric in metrics):
         raise TypeError(f"eval_metric must be a string or some of them, got {eval_metric!r}.")
     for metric in metrics:
