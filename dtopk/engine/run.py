@@ -283,10 +283,11 @@ class Run(ABC):
             is_restored = self._pending is not None
             record, course = self._pending or self._visit()
             self._pending = None
-            asked = self._ask(record)
-            stop = self._stop_reason(record.epoch) or asked
+            stop = self._stop_reason(record.epoch) or self._ask(record)
             if stop is not None and self._is_whole and not is_restored:
                 self._save({"record": asdict(record), "course": course})
+            # Where a limit ends training the commit comes first: there may be no time for more.
+            self._ask(record)
             if self._schedule.due(record.relative_gap) or course != "falls" or stop is not None:
                 certificate = self._certify()
                 record = self._certified_record(record, certificate)

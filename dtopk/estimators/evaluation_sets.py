@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dtopk.engine import Callback, EpochRecord
 from dtopk.engine.records import StopReason
+from dtopk.estimators.parameters import check_number
 from dtopk.evaluation import AccuracyCounts, ImprovementWatch, check_metric, parse_topk_accuracy
 
 Array = NDArray[Any]
@@ -52,11 +53,7 @@ def make_evaluation_options(
         If a parameter breaks its rule, or would be of no use without an `eval_set`.
     """
     if early_stopping_rounds is not None:
-        is_bool = isinstance(early_stopping_rounds, bool)
-        if is_bool or not isinstance(early_stopping_rounds, Integral):
-            raise TypeError(
-                f"early_stopping_rounds must be an integer or None, got {early_stopping_rounds!r}."
-            )
+        check_number("early_stopping_rounds", early_stopping_rounds, Integral)
         if early_stopping_rounds < 1:
             raise ValueError(
                 f"early_stopping_rounds must be None or at least 1, got {early_stopping_rounds!r}."
@@ -78,13 +75,19 @@ def make_evaluation_options(
         raise TypeError(
             f"eval_set must be a list of pairs (X, y), at least one, got {_describe(eval_set)}."
         )
-    given = default_metric if eval_metric is None else eval_metric
-    metrics: tuple[str, ...] = (given,) if isinstance(given, str) else tuple(given)
-    if not metrics or not all(isinstance(metric, str) for metric in metrics):
-        raise TypeError(f"eval_metric must be a string or some of them, got {eval_metric!r}.")
+    metrics = (default_metric,) if eval_metric is None else _list_metrics(eval_metric)
     for metric in metrics:
         check_metric("eval_metric", metric, others=())
     return EvaluationOptions(metrics=metrics, rounds=int(early_stopping_rounds or 0))
+
+
+def _list_metrics(given: Any) -> tuple[str, ...]:
+    if isinstance(given, str):
+        return (given,)
+    is_list = isinstance(given, list | tuple) and len(given) > 0
+    if not (is_list and all(isinstance(metric, str) for metric in given)):
+        raise TypeError(f"eval_metric must be a string or a list of them, got {given!r}.")
+    return tuple(given)
 
 
 def _describe(eval_set: object) -> str:

@@ -3,7 +3,11 @@
 import csv
 import dataclasses
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +22,7 @@ from dtopk.job import (
     SolverSection,
     SweepJob,
     SweepSection,
+    job_to_toml,
     load_job,
     train,
     training,
@@ -28,6 +33,7 @@ from tests.small_stores import make_rows
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
+ROOT = Path(__file__).parents[2]
 SOLVER = SolverSection(tol=1e-6, max_epochs=500, dtype="float64")
 """With C = 10 some forty epochs, the best accuracy on 'test' after some ten."""
 STOPPING = EarlyStoppingSection(metric="top_1_accuracy", patience=3)
@@ -195,6 +201,52 @@ def test_run_that_was_killed_stops_where_it_would_have(
     metrics = [[row["test/top_1_accuracy"] for row in read_history(each)]
                for each in (undisturbed, resumed)]  # fmt: skip
     assert metrics[0] == metrics[1]
+
+
+def test_killed_process_stops_where_it_would_have(store, make_stopping, tmp_path):
+    """SIGKILL comes between two epochs, twice: nothing is told or tidied up."""
+    undisturbed = train(store, make_stopping("undisturbed"))
+    job = make_stopping("killed")
+    path = tmp_path / "job.toml"
+    path.write_text(job_to_toml(job))
+    script = (
+        "import os, signal, sys, dtopk; from dtopk.job import load_job\n"
+        "class Kill(dtopk.Callback):\n"
+        "    def on_epoch(self, record, W):\n"
+        "        if record.epoch == int(sys.argv[2]): os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"dtopk.train({store.path!r}, load_job(sys.argv[1], "
+        f"['data.store={store.path}']), callbacks=[Kill()])\n"
+    )
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'storage'}"}
+    for epoch in (undisturbed.epochs - 3, undisturbed.epochs):
+        command = [sys.executable, "-c", script, str(path), str(epoch)]
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=300)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    resumed = train(store, job)
+    assert resumed.resumed_at == (undisturbed.epochs - 4, undisturbed.epochs)
+    assert_same_run(undisturbed, resumed)
+
+
+def test_limit_commits_before_callbacks_are_asked(store, make_job):
+    """A batch system that ends a job may leave no time to measure anything."""
+
+    class FailWhenAsked(dtopk.Callback):
+        def should_stop(self, record, W):
+            if record.epoch == 3:
+                raise RuntimeError("the callback broke")
+
+    sections = {**SECTIONS, "solver": dataclasses.replace(SOLVER, max_epochs=3)}
+    with pytest.raises(RuntimeError, match="the callback broke") as caught:
+        train(store, make_job(**sections), callbacks=[FailWhenAsked()])
+    assert caught.value.__notes__[0].startswith("The run is kept up to epoch 3;")
+
+
+def test_best_epoch_may_be_that_of_a_limit(store, make_stopping):
+    """The accuracy is best after epoch 10 and no better before."""
+    solver = dataclasses.replace(SOLVER, max_epochs=10)
+    stopping = dataclasses.replace(STOPPING, patience=9)
+    result = train(store, make_stopping(solver=solver, early_stopping=stopping))
+    assert (result.stop_reason, result.early_stopping["best_epoch"]) == ("max_epochs", 10)
 
 
 def test_run_that_was_killed_while_it_is_written_stops_there_again(
