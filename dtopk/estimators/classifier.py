@@ -55,7 +55,9 @@ from dtopk.estimators.dask_arrays import (
 from dtopk.estimators.evaluation_sets import (
     Batches,
     EvaluateSets,
+    KeepsEvaluation,
     check_callbacks,
+    check_split,
     make_evaluation_options,
 )
 from dtopk.estimators.inputs import load_zarr
@@ -70,7 +72,7 @@ from dtopk.estimators.linear import (
 from dtopk.estimators.parameters import make_options, weigh_classes
 from dtopk.estimators.place import Place, open_place
 from dtopk.estimators.spool import plan_spool
-from dtopk.evaluation import ScoreBatches, match_classes
+from dtopk.evaluation import AccuracyCounts, ScoreBatches, match_classes
 from dtopk.losses import Loss, available, make_loss
 from dtopk.model import select_topk
 from dtopk_storage import FeatureStore, check_batch
@@ -82,7 +84,7 @@ Array = NDArray[Any]
 Features = ArrayLike | FeatureStore | zarr.Array[Any] | DaskArray
 
 
-class TopKClassifier(CalibratedClassifier, ClassifierMixin, CertifiedLinearModel):
+class TopKClassifier(CalibratedClassifier, KeepsEvaluation, ClassifierMixin, CertifiedLinearModel):
     r"""Linear classifier with a top-k loss, trained until a duality gap proves it optimal.
 
     Minimises
@@ -395,6 +397,7 @@ class TopKClassifier(CalibratedClassifier, ClassifierMixin, CertifiedLinearModel
                 evaluate = EvaluateSets(
                     [self._open_set(*each, classes) for each in enumerate(eval_set)],
                     evaluation,
+                    start_counts=partial(AccuracyCounts, n_classes=len(classes)),
                     n_classes=len(classes),
                     constant=options.constant,
                     verbose=bool(self.verbose),
@@ -708,20 +711,7 @@ class TopKClassifier(CalibratedClassifier, ClassifierMixin, CertifiedLinearModel
 
     def _open_split(self, name: str, store: FeatureStore, split: Any, classes: Array) -> Batches:
         """Return what goes through the rows of a split of a store, checked."""
-        if store.kind != "multiclass":
-            raise ValueError(
-                f"kind of {store.path!r} in {name} must be 'multiclass', got {store.kind!r}."
-            )
-        if not isinstance(split, str) or split not in store.splits:
-            listed = ", ".join(map(repr, store.splits))
-            raise ValueError(
-                f"{name} must name a split of {store.path!r}, one of {listed}, got {split!r}."
-            )
-        if store.n_features != self.n_features_in_:
-            raise ValueError(
-                f"n_features of {store.path!r} in {name} must be {self.n_features_in_}, as of X, "
-                f"got {store.n_features}."
-            )
+        split = check_split(name, store, split, "multiclass", self.n_features_in_)
         unknown = np.flatnonzero(match_classes(store.class_names, classes) < 0)
         for start, stop in store.split_ranges(split) if len(unknown) else ():
             found = np.intersect1d(store.read_labels(start, stop), unknown)
@@ -732,15 +722,6 @@ class TopKClassifier(CalibratedClassifier, ClassifierMixin, CertifiedLinearModel
                 )
         n_rows = batch_rows(store.n_features, len(classes))
         return lambda: _iter_split(store, split, classes, n_rows)
-
-    def _keep_evaluation(self, evaluate: EvaluateSets | None) -> None:
-        """Keep what was measured on `eval_set`, and forget what an earlier fit has."""
-        for name in ("evals_result_", "best_iteration_", "best_score_"):
-            self.__dict__.pop(name, None)
-        if evaluate is not None:
-            self.evals_result_ = evaluate.results
-            if evaluate.best is not None:
-                self.best_iteration_, self.best_score_ = evaluate.best
 
     def _spool_arrays(
         self,

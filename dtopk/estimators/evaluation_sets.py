@@ -12,11 +12,20 @@ from numpy.typing import NDArray
 from dtopk.engine import Callback, EpochRecord
 from dtopk.engine.records import StopReason
 from dtopk.estimators.parameters import check_number
-from dtopk.evaluation import AccuracyCounts, ImprovementWatch, check_metric, parse_topk_accuracy
+from dtopk.evaluation import (
+    AccuracyCounts,
+    ImprovementWatch,
+    MultilabelCounts,
+    check_metric,
+    lower_is_better,
+    parse_topk_accuracy,
+)
+from dtopk_storage import FeatureStore
 
 Array = NDArray[Any]
-Batches = Callable[[], Iterator[tuple[NDArray[np.int64], Array]]]
-"""Goes through codes of labels, (n_rows,), and features, (n_rows, n_features), of some rows."""
+Batches = Callable[[], Iterator[tuple[Array, Array]]]
+"""Goes through labels, as `Counts.update` takes them, and features, (n_rows, n_features)."""
+Counts = AccuracyCounts | MultilabelCounts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +34,8 @@ class EvaluationOptions:
 
     metrics: tuple[str, ...]
     """Names such as 'top_5_accuracy'; the last one counts for early stopping."""
+    others: tuple[str, ...]
+    """Metrics that there are beside top-k accuracy."""
     rounds: int
     """Epochs in a row in which it gets no better, after which training stops; 0: it does not."""
 
@@ -35,6 +46,7 @@ def make_evaluation_options(
     early_stopping_rounds: int | None,
     *,
     default_metric: str,
+    others: Sequence[str] = (),
 ) -> EvaluationOptions:
     """Check the parameters of the estimator as far as they are known before the data.
 
@@ -46,6 +58,8 @@ def make_evaluation_options(
         None stands for `default_metric`.
     early_stopping_rounds : int or None
     default_metric : str
+    others : sequence of str
+        Metrics that there are beside top-k accuracy.
 
     Raises
     ------
@@ -77,8 +91,10 @@ def make_evaluation_options(
         )
     metrics = (default_metric,) if eval_metric is None else _list_metrics(eval_metric)
     for metric in metrics:
-        check_metric("eval_metric", metric, others=())
-    return EvaluationOptions(metrics=metrics, rounds=int(early_stopping_rounds or 0))
+        check_metric("eval_metric", metric, others=others)
+    return EvaluationOptions(
+        metrics=metrics, others=tuple(others), rounds=int(early_stopping_rounds or 0)
+    )
 
 
 def _list_metrics(given: Any) -> tuple[str, ...]:
@@ -104,6 +120,8 @@ class EvaluateSets(Callback):
     ----------
     sets : sequence of Batches
     options : EvaluationOptions
+    start_counts : callable
+        Returns counts of no rows.
     n_classes : int
     constant : float
         Value of the constant feature, whose weights are the last row of W; 0: there is none.
@@ -124,18 +142,22 @@ class EvaluateSets(Callback):
         sets: Sequence[Batches],
         options: EvaluationOptions,
         *,
+        start_counts: Callable[[], Counts],
         n_classes: int,
         constant: float,
         verbose: bool,
     ) -> None:
         for metric in options.metrics:
-            check_metric("eval_metric", metric, n_classes=n_classes, others=())
+            check_metric("eval_metric", metric, n_classes=n_classes, others=options.others)
         self._sets = sets
         self._options = options
-        self._n_classes = n_classes
+        self._start_counts = start_counts
         self._constant = constant
         self._verbose = verbose
-        self._watch = ImprovementWatch(patience=options.rounds or sys.maxsize)
+        self._watch = ImprovementWatch(
+            patience=options.rounds or sys.maxsize,
+            lower_is_better=lower_is_better(options.metrics[-1]),
+        )
         self.results: dict[str, dict[str, list[float]]] = {
             f"validation_{number}": {metric: [] for metric in options.metrics}
             for number in range(len(sets))
@@ -154,11 +176,11 @@ class EvaluateSets(Callback):
         assert W is not None
         value = np.nan
         for batches, values in zip(self._sets, self.results.values(), strict=True):
-            counts = AccuracyCounts(n_classes=self._n_classes)
-            for codes, X in batches():
-                counts.update(codes, self._score(X, W))
+            counts = self._start_counts()
+            for labels, X in batches():
+                counts.update(labels, self._score(X, W))
             for metric, found in values.items():
-                value = counts.topk_accuracy(parse_topk_accuracy(metric))
+                value = _take_metric(counts, metric)
                 found.append(value)
         return self._watch.add(record.epoch, value)
 
@@ -181,6 +203,15 @@ class EvaluateSets(Callback):
         return scores
 
 
+def _take_metric(counts: Counts, metric: str) -> float:
+    """Compute a metric by its name."""
+    k = parse_topk_accuracy(metric)
+    if k:
+        return counts.topk_accuracy(k)
+    assert isinstance(counts, MultilabelCounts)
+    return counts.rank_loss() if metric == "rank_loss" else counts.mean_average_precision()
+
+
 def check_callbacks(callbacks: Sequence[Callback] | None) -> list[Callback]:
     """Return an estimator's callbacks as a list.
 
@@ -196,3 +227,56 @@ def check_callbacks(callbacks: Sequence[Callback] | None) -> list[Callback]:
                 f"callbacks must hold objects of classes made from dtopk.Callback, got {each!r}."
             )
     return found
+
+
+def check_split(name: str, store: FeatureStore, split: Any, kind: str, n_features: int) -> str:
+    """Refuse a split that there is not, or of another kind than what is trained on.
+
+    Parameters
+    ----------
+    name : str
+        What the set is called in the message.
+    store : FeatureStore
+    split : str
+    kind : {'multiclass', 'multilabel'}
+    n_features : int
+
+    Returns
+    -------
+    str
+        The split.
+
+    Raises
+    ------
+    ValueError
+    """
+    if store.kind != kind:
+        raise ValueError(f"kind of {store.path!r} in {name} must be {kind!r}, got {store.kind!r}.")
+    if not isinstance(split, str) or split not in store.splits:
+        listed = ", ".join(map(repr, store.splits))
+        raise ValueError(
+            f"{name} must name a split of {store.path!r}, one of {listed}, got {split!r}."
+        )
+    if store.n_features != n_features:
+        raise ValueError(
+            f"n_features of {store.path!r} in {name} must be {n_features}, as of X, got "
+            f"{store.n_features}."
+        )
+    return split
+
+
+class KeepsEvaluation:
+    """An estimator that keeps what was measured while it was fitted."""
+
+    evals_result_: dict[str, dict[str, list[float]]]
+    best_iteration_: int
+    best_score_: float
+
+    def _keep_evaluation(self, evaluate: EvaluateSets | None) -> None:
+        """Keep what was measured on `eval_set`, and forget what an earlier fit has."""
+        for name in ("evals_result_", "best_iteration_", "best_score_"):
+            self.__dict__.pop(name, None)
+        if evaluate is not None:
+            self.evals_result_ = evaluate.results
+            if evaluate.best is not None:
+                self.best_iteration_, self.best_score_ = evaluate.best

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import zarr
 from sklearn.base import clone
+from sklearn.metrics import average_precision_score, label_ranking_loss
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from dtopk import Callback, KernelTopKClassifier, MultilabelClassifier, TopKClassifier
 from dtopk.testing import make_features
+from dtopk_storage import create_store, open_store
 from tests.small_stores import make_rows, make_store
 
 PARAMETERS = {"C": 10.0, "tol": 1e-8, "dtype": "float64", "random_state": 0}
@@ -266,3 +268,58 @@ def test_callback_stops_every_estimator(estimator, X, y):
     copied = clone(classifier).callbacks
     assert [type(each) for each in copied] == [StopAfter]
     assert copied[0] is not stopper
+
+
+def make_sets(n_rows, seed):
+    """Give every row its class and, every third one, the next class too."""
+    X, y = make_rows(n_rows, seed=seed)
+    Y = np.eye(4, dtype=int)[y]
+    Y[::3][np.arange(len(y[::3])), (y[::3] + 1) % 4] = 1
+    return X, Y
+
+
+@pytest.mark.parametrize("metric", ["rank_loss", "mean_average_precision", "top_2_accuracy"])
+def test_multilabel_fit_stops_at_the_epoch_that_the_weights_themselves_say(metric):
+    """Less of the rank loss is better, and more of the others."""
+    rows, (X, Y) = make_sets(120, 1), make_sets(50, 2)
+    parameters = PARAMETERS | {"loss": "multilabel_softmax"}
+    keeper = KeepWeights()
+    MultilabelClassifier(**parameters, callbacks=[keeper]).fit(*rows)
+    values = []
+    for W in keeper.weights:
+        scores = X.astype(float) @ W[:6] + W[6]
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :2]
+        found = {
+            "rank_loss": label_ranking_loss(Y, scores),
+            "mean_average_precision": average_precision_score(Y, scores, average="macro"),
+            "top_2_accuracy": np.take_along_axis(Y, best, axis=1).any(axis=1).mean(),
+        }
+        values.append(float(found[metric]))
+    stop, best = find_stop([-value for value in values] if metric == "rank_loss" else values, 2)
+    classifier = MultilabelClassifier(**parameters, early_stopping_rounds=2, eval_metric=metric)
+    classifier.fit(*rows, eval_set=[(X, Y)])
+    assert (classifier.stop_reason_, classifier.n_iter_) == ("early_stopping", stop)
+    assert classifier.best_iteration_ == best
+    assert classifier.evals_result_["validation_0"][metric] == pytest.approx(values[:stop])
+
+
+def test_multilabel_set_may_be_a_split(tmp_path):
+    rows, held_out = make_sets(120, 1), make_sets(50, 2)
+    expected = MultilabelClassifier(**PARAMETERS).fit(*rows, eval_set=[held_out])
+    with create_store(
+        tmp_path / "tags.zarr", n_features=6, class_names="0123", chunk_rows=32, kind="multilabel"
+    ) as writer:
+        writer.append(*rows, split="train")
+        writer.append(*held_out, split="val")
+    store = open_store(tmp_path / "tags.zarr")
+    for X, Y in (rows, (store, None)):
+        found = MultilabelClassifier(**PARAMETERS).fit(X, Y, eval_set=[(store, "val")])
+        [values] = found.evals_result_["validation_0"].values()
+        assert list(found.evals_result_["validation_0"]) == ["mean_average_precision"]
+        if X is not store:
+            assert found.evals_result_ == expected.evals_result_
+        assert len(values) == found.n_iter_
+    with pytest.raises(ValueError, match=r"eval_set\[0\] must name a split of .* got 'test'"):
+        MultilabelClassifier().fit(*rows, eval_set=[(store, "test")])
+    with pytest.raises(ValueError, match=r"kind of .* in eval_set\[0\] must be 'multiclass', got"):
+        TopKClassifier().fit(rows[0], rows[1].argmax(axis=1), eval_set=[(store, "val")])

@@ -203,6 +203,32 @@ def test_run_that_was_killed_stops_where_it_would_have(
     assert metrics[0] == metrics[1]
 
 
+@pytest.mark.parametrize(
+    ("model", "solver"),
+    [
+        (ModelSection(loss="topk_hinge_alpha", k=2), "frank_wolfe"),
+        (ModelSection(loss="topk_hinge_alpha", k=2), "block_frank_wolfe"),
+        (ModelSection(C=10.0), "lbfgs"),
+        (ModelSection(loss="truncated_topk_entropy", k=2, C=3.0), "sdca"),
+    ],
+    ids=["frank_wolfe", "block_frank_wolfe", "lbfgs", "not convex"],
+)
+def test_every_solver_stops_where_it_would_have(store, make_stopping, model, solver):
+    """A certificate changes the weights of some of them, and what they go on from."""
+    sections = {"model": model, "solver": dataclasses.replace(SOLVER, name=solver)}
+    sections["early_stopping"] = dataclasses.replace(STOPPING, patience=6)
+    undisturbed = train(store, make_stopping("undisturbed", **sections))
+    assert undisturbed.stop_reason == "early_stopping"
+    job = make_stopping("killed", **sections)
+    with pytest.raises(RuntimeError, match="the callback broke"):
+        train(store, job, callbacks=[FailAfter(undisturbed.epochs - 1)])
+    resumed = train(store, job)
+    assert resumed.resumed_at == (undisturbed.epochs - 2,)
+    assert resumed.early_stopping == undisturbed.early_stopping
+    np.testing.assert_array_equal(resumed.model.W, undisturbed.model.W)
+    assert resumed.certificate == undisturbed.certificate
+
+
 def test_killed_process_stops_where_it_would_have(store, make_stopping, tmp_path):
     """SIGKILL comes between two epochs, twice: nothing is told or tidied up."""
     undisturbed = train(store, make_stopping("undisturbed"))
