@@ -136,6 +136,7 @@ def test_labels_are_those_of_y(rows, held_out):
 def test_set_may_be_on_disk_or_lazy(rows, held_out, tmp_path, kind):
     expected = TopKClassifier(**PARAMETERS, early_stopping_rounds=3).fit(*rows, eval_set=[held_out])
     X, y = rows
+    pair: tuple[object, object]
     if kind == "zarr":
         stored = zarr.create_array(tmp_path / "x.zarr", data=held_out[0], chunks=(7, 3))
         pair = (stored, held_out[1])
