@@ -13,6 +13,8 @@ sweep : function
     Train a model of each setting of a job and choose the best; see `dtopk.job`.
 TopKClassifier, TopKClassifierCV, MultilabelClassifier, KernelTopKClassifier : class
     The scikit-learn estimators; see `dtopk.estimators`.
+Callback : class
+    What is told of training while it goes on, and may end it; see `dtopk.engine`.
 load_model, Model : function, class
     Read a trained model and predict with it; see `dtopk.model`.
 make_loss : function
@@ -27,6 +29,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dtopk.engine import Callback
     from dtopk.estimators import (
         KernelTopKClassifier,
         MultilabelClassifier,
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Callback",
     "KernelTopKClassifier",
     "Model",
     "MultilabelClassifier",
@@ -55,6 +59,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "Callback": "dtopk.engine",
     "KernelTopKClassifier": "dtopk.estimators",
     "Model": "dtopk.model",
     "MultilabelClassifier": "dtopk.estimators",

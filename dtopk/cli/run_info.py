@@ -140,6 +140,8 @@ def format_run(fields: dict[str, Any]) -> str:
         f"{fields['stop_reason']}",
         **_certificate_facts(fields, fields["loss"]),
     }
+    if fields.get("early_stopping"):
+        facts["early stopping"] = describe_early_stopping(fields["early_stopping"])
     for split, by_k in fields["top_k_accuracy"].items():
         shown = [f"top-{k} {100 * by_k[k]:.2f}%" for k in ("1", "5", "10") if k in by_k]
         facts[f"accuracy on {split}"] = ", ".join(shown)
@@ -154,6 +156,22 @@ def format_run(fields: dict[str, Any]) -> str:
     if fields["verified"]:
         facts["recomputed gap"] = f"{fields['recomputed']['relative_gap']:.3e}"
     return format_facts(facts)
+
+
+def describe_early_stopping(fields: dict[str, Any]) -> str:
+    """Describe where the validation metric was best.
+
+    Parameters
+    ----------
+    fields : dict
+        As `TrainResult.early_stopping`, not empty.
+    """
+    if fields["best_value"] is None:
+        return f"{fields['metric']} never was a number"
+    return (
+        f"{fields['metric']} was best after epoch {fields['best_epoch']}, "
+        f"{fields['best_value']:.4f} (patience {fields['patience']})"
+    )
 
 
 def format_model(fields: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ from dtopk.cli.output import (
     tell,
     tell_written,
 )
+from dtopk.cli.run_info import describe_early_stopping
 from dtopk.cli.train_progress import make_progress
 from dtopk.job import TrainResult, load_job
 from dtopk.job import train as run_job
@@ -30,6 +31,8 @@ _STOP_REASONS = {
     "max_epochs": "the epochs ran out (solver.max_epochs)",
     "time_limit": "the time ran out (solver.time_limit_s)",
     "interrupted": "interrupted",
+    "early_stopping": "the validation metric got no better (early_stopping.patience)",
+    "callback": "a callback asked for it",
 }
 _LIMITS = {"max_epochs": "solver.max_epochs", "time_limit": "solver.time_limit_s"}
 """What ended training too early, by the reason of the stop."""
@@ -122,6 +125,11 @@ def _describe(result: TrainResult) -> str:
         f"{_STOP_REASONS[result.stop_reason]}",
         f"{verdict} (primal {certificate.primal:.8g}, dual {certificate.dual_value:.8g})",
     ]
+    if result.early_stopping:
+        parts.append(
+            f"{describe_early_stopping(result.early_stopping)}. The model is that of epoch "
+            f"{result.epochs}."
+        )
     if kind != "certified":
         parts.append(_STATIONARY)
     if not certificate.certified:
@@ -146,6 +154,8 @@ def _describe_going_on(result: TrainResult) -> str:
         command = f"dtopk train --resume {run}"
         if result.stop_reason == "max_epochs":
             command += f" --set solver.max_epochs={2 * result.epochs}"
+        if result.stop_reason == "early_stopping":
+            command += f" --set early_stopping.patience={2 * result.early_stopping['patience']}"
         return f"To get there, go on: {command}"
     if result.duals_kept:
         how = f"go on from here with --set solver.warm_start={run}"

@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 from dtopk.solvers.certificate import Certificate
 from dtopk.solvers.sdca import Timings
 
-StopReason = Literal["tolerance", "max_epochs", "time_limit", "interrupted"]
+StopReason = Literal[
+    "tolerance", "max_epochs", "time_limit", "interrupted", "early_stopping", "callback"
+]
+"""'early_stopping': a metric of rows held out got no better; 'callback': another callback asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +86,32 @@ class EpochRecord:
 
 
 class Callback:
-    """What a caller can do while training goes on; every method does nothing by default."""
+    """What a caller can do while training goes on; every method does nothing by default.
+
+    An error in a method ends training, as one in the solver does. All methods are called in the
+    process that leads training, one after the other, and training waits for them.
+
+    Examples
+    --------
+    Stop once the weights have grown to a norm:
+
+    >>> import numpy as np
+    >>> from dtopk import Callback, TopKClassifier
+    >>> class StopAtNorm(Callback):
+    ...     reads_weights = True
+    ...
+    ...     def should_stop(self, record, W):
+    ...         return np.linalg.norm(W) >= 0.1
+    >>> X, y = np.eye(6), [0, 1, 2, 0, 1, 2]
+    >>> TopKClassifier(callbacks=[StopAtNorm()], tol=1e-2, max_epochs=2).fit(X, y).stop_reason_
+    'callback'
+    """
 
     reads_weights: bool = False
-    """Whether `on_epoch` wants the weights. They cost a transfer each epoch where training runs in
-    other processes."""
+    """Whether `on_epoch` and `should_stop` want the weights. They cost a transfer each epoch where
+    training runs in other processes."""
+    stop_reason: StopReason = "callback"
+    """Why training ended, where `should_stop` has ended it."""
 
     def on_start(self, info: FitInfo) -> None:
         """Take note that training starts."""
@@ -124,8 +148,50 @@ class Callback:
             callback has `reads_weights`.
         """
 
+    def should_stop(self, record: EpochRecord, W: NDArray[Any] | None) -> bool:
+        """Say whether training is to end with this pass.
+
+        Asked once after every pass, before `on_epoch`. If any callback answers with True, the gap
+        is computed over all rows, `on_epoch` and `on_end` are called, and the weights kept are
+        those of this pass, with their certificate; the reason is `stop_reason`, or 'tolerance' if
+        the gap is small enough. Interrupts and limits that end training with the same pass come
+        before it.
+
+        A run that is taken up again, after a kill or after it was stopped, asks again about the
+        pass from which it goes on: who answers by what was before must take that from `on_resume`.
+
+        Parameters
+        ----------
+        record : EpochRecord
+            Its gap is an estimate, unless `exact`.
+        W : ndarray of shape (n_features, n_classes), or with a last row for the constant feature
+            As of `on_epoch`, but before a certificate, with which 'frank_wolfe' and losses that
+            are not convex may come back to earlier weights.
+
+        Returns
+        -------
+        bool
+        """
+        return False
+
     def on_end(self, result: "FitResult") -> None:
         """Take note that training ended."""
+
+
+def ask_to_stop(
+    callbacks: Sequence[Callback], record: EpochRecord, W: NDArray[Any] | None
+) -> StopReason | None:
+    """Ask all callbacks whether training is to end; return the first one's reason, or None.
+
+    Parameters
+    ----------
+    callbacks : sequence of Callback
+    record : EpochRecord
+    W : ndarray or None
+        As `Callback.should_stop` takes it.
+    """
+    asking = [each for each in callbacks if each.should_stop(record, W)]
+    return asking[0].stop_reason if asking else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,11 +10,19 @@ from typing import Any, ClassVar, Self
 from uuid import uuid4
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dtopk.engine.blocks import Dealer, Layout
 from dtopk.engine.interruption import Interruption
 from dtopk.engine.options import FitOptions, StartPoint
-from dtopk.engine.records import Callback, EpochRecord, FitInfo, FitResult, StopReason
+from dtopk.engine.records import (
+    Callback,
+    EpochRecord,
+    FitInfo,
+    FitResult,
+    StopReason,
+    ask_to_stop,
+)
 from dtopk.engine.rows import Rows
 from dtopk.engine.team import MembersLost, Team
 from dtopk.losses import Loss
@@ -119,6 +127,8 @@ class Run(ABC):
         self._ends: float | None = None
         self._is_entered = False
         self._told = 0
+        self._asked: tuple[int, StopReason | None] = 0, None
+        self._W: NDArray[Any] | None = None
         self._done = 0
         self._set_up()
 
@@ -273,9 +283,11 @@ class Run(ABC):
             is_restored = self._pending is not None
             record, course = self._pending or self._visit()
             self._pending = None
-            stop = self._stop_reason(record.epoch)
+            stop = self._stop_reason(record.epoch) or self._ask(record)
             if stop is not None and self._is_whole and not is_restored:
                 self._save({"record": asdict(record), "course": course})
+            # Where a limit ends training the commit comes first: there may be no time for more.
+            self._ask(record)
             if self._schedule.due(record.relative_gap) or course != "falls" or stop is not None:
                 certificate = self._certify()
                 record = self._certified_record(record, certificate)
@@ -350,11 +362,27 @@ class Run(ABC):
         """Tell the callbacks of an epoch, once however often the run goes back behind it."""
         if record.epoch <= self._told:
             return
-        wanted = self.team.near or any(callback.reads_weights for callback in self.callbacks)
-        W = self.team.weights() if wanted else None
-        self._told = record.epoch
+        # A certificate may have changed those that the callbacks were asked about.
+        W = self._read_weights() if record.exact or self._W is None else self._W
+        self._told, self._W = record.epoch, None
         for callback in self.callbacks:
             callback.on_epoch(record, W)
+
+    def _ask(self, record: EpochRecord) -> StopReason | None:
+        """Ask the callbacks about an epoch, once however often the run goes back behind it."""
+        epoch, reason = self._asked
+        if record.epoch <= epoch:
+            return reason if record.epoch == epoch else None
+        if not any(type(each).should_stop is not Callback.should_stop for each in self.callbacks):
+            return None
+        self._W = self._read_weights()
+        self._asked = record.epoch, ask_to_stop(self.callbacks, record, self._W)
+        return self._asked[1]
+
+    def _read_weights(self) -> NDArray[Any] | None:
+        """Return the weights, if they cost nothing or a callback wants them."""
+        wanted = self.team.near or any(callback.reads_weights for callback in self.callbacks)
+        return self.team.weights() if wanted else None
 
     def _commit(self) -> None:
         """Have the state on disk, if it is time."""

@@ -65,15 +65,33 @@ class CalibratedClassifier:
     def _encode(self, y: ArrayLike) -> NDArray[np.int64]:
         """Return the places in `classes_` of labels, all of which must be there."""
         check_is_fitted(self)
-        names, places = np.unique(column_or_1d(y, warn=True), return_inverse=True)
-        known = {name: place for place, name in enumerate(self.classes_.tolist())}
-        codes = np.array([known.get(name, -1) for name in names.tolist()], np.int64)
-        if (codes < 0).any():
-            raise ValueError(
-                f"y must hold labels that the estimator was fitted on, its {len(known)} classes_, "
-                f"got {names.tolist()[int(np.argmin(codes))]!r}."
-            )
-        return codes[places]
+        return encode_labels("y", y, self.classes_)
+
+
+def encode_labels(name: str, y: ArrayLike, classes: Array) -> NDArray[np.int64]:
+    """Return the places of labels among the classes, where all of them must be.
+
+    Parameters
+    ----------
+    name : str
+        What the labels are called in the message.
+    y : array-like of shape (n_samples,)
+    classes : ndarray of shape (n_classes,)
+
+    Raises
+    ------
+    ValueError
+        If a label is not there.
+    """
+    names, places = np.unique(column_or_1d(y, warn=True), return_inverse=True)
+    known = {label: place for place, label in enumerate(classes.tolist())}
+    codes = np.array([known.get(label, -1) for label in names.tolist()], np.int64)
+    if (codes < 0).any():
+        raise ValueError(
+            f"{name} must hold labels that the estimator was fitted on, its {len(known)} classes_, "
+            f"got {names.tolist()[int(np.argmin(codes))]!r}."
+        )
+    return codes[places]
 
 
 def pair_batches(

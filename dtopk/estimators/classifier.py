@@ -2,7 +2,7 @@
 
 import copy
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -25,6 +25,7 @@ from sklearn.utils.validation import (
 
 from dtopk.engine import (
     ArrayRows,
+    Callback,
     FitResult,
     Rows,
     StartPoint,
@@ -33,6 +34,7 @@ from dtopk.engine import (
 )
 from dtopk.estimators.calibrated import (
     CalibratedClassifier,
+    encode_labels,
     has_probabilities,
     has_sets,
     pair_batches,
@@ -50,10 +52,19 @@ from dtopk.estimators.dask_arrays import (
     map_topk,
     mean_accuracy,
 )
+from dtopk.estimators.evaluation_sets import (
+    Batches,
+    EvaluateSets,
+    KeepsEvaluation,
+    check_callbacks,
+    check_split,
+    make_evaluation_options,
+)
 from dtopk.estimators.inputs import load_zarr
 from dtopk.estimators.linear import (
     CertifiedLinearModel,
     EpochLines,
+    batch_rows,
     count_rows,
     feature_dtypes,
     kept_dtype,
@@ -61,7 +72,7 @@ from dtopk.estimators.linear import (
 from dtopk.estimators.parameters import make_options, weigh_classes
 from dtopk.estimators.place import Place, open_place
 from dtopk.estimators.spool import plan_spool
-from dtopk.evaluation import ScoreBatches, match_classes
+from dtopk.evaluation import AccuracyCounts, ScoreBatches, match_classes
 from dtopk.losses import Loss, available, make_loss
 from dtopk.model import select_topk
 from dtopk_storage import FeatureStore, check_batch
@@ -73,7 +84,7 @@ Array = NDArray[Any]
 Features = ArrayLike | FeatureStore | zarr.Array[Any] | DaskArray
 
 
-class TopKClassifier(CalibratedClassifier, ClassifierMixin, CertifiedLinearModel):
+class TopKClassifier(CalibratedClassifier, KeepsEvaluation, ClassifierMixin, CertifiedLinearModel):
     r"""Linear classifier with a top-k loss, trained until a duality gap proves it optimal.
 
     Minimises
@@ -150,6 +161,17 @@ class TopKClassifier(CalibratedClassifier, ClassifierMixin, CertifiedLinearModel
         Parts that the rows are dealt to, to be solved side by side; more of them take more epochs.
         Results depend on their number, and not on how many workers there are. None: one for each
         worker of the client, and 1 without a client.
+    early_stopping_rounds : int or None, default=None
+        Epochs in a row in which the last metric on the last set of `eval_set` has not got better
+        than ever before, after which training stops; `fit` then needs an `eval_set`. The weights
+        kept are those of the last epoch, with their certificate, not those of `best_iteration_`.
+        There is no warning that `tol` was not reached. None: training does not stop by metrics.
+    eval_metric : str, sequence of str, or None, default=None
+        'top_1_accuracy', 'top_2_accuracy', ..., up to n_classes - 1: what is measured on `eval_set`
+        after every epoch. None: that of the loss's k, or 'top_1_accuracy'.
+    callbacks : sequence of dtopk.Callback or None, default=None
+        Told of training while it goes on, and asked after every epoch whether to stop.
+        `sklearn.base.clone` copies them.
     spool_dir : path-like or None, default=None
         Folder in which `fit` keeps what it needs on disk for as long as it lasts: the rows of Dask
         arrays, and those of other arrays where a client trains; what does not fit into memory; the
@@ -182,8 +204,18 @@ class TopKClassifier(CalibratedClassifier, ClassifierMixin, CertifiedLinearModel
         P, D, and their absolute and relative gap, recomputed in float64 for the weights kept.
     history_ : tuple of dtopk.engine.EpochRecord
         One record for every epoch.
-    stop_reason_ : {'tolerance', 'max_epochs', 'time_limit', 'interrupted'}
-        Why training ended.
+    stop_reason_ : str
+        'tolerance', 'max_epochs', 'time_limit', 'interrupted', 'early_stopping' or 'callback':
+        why training ended.
+    evals_result_ : dict
+        Values of every epoch, such as ``evals_result_["validation_0"]["top_1_accuracy"]``, the
+        lists by the number of the set in `eval_set` and by metric; there after a fit with an
+        `eval_set`.
+    best_iteration_ : int
+        The epoch of the best value, counted from 1 as in `history_`; there with
+        `early_stopping_rounds`, as is `best_score_`.
+    best_score_ : float
+        The best value of the last metric on the last set.
     calibration_ : dtopk.calibration.Calibration
         Temperature and conformal scores; there from :meth:`calibrate` on, until the next `fit`.
 
@@ -253,6 +285,9 @@ class TopKClassifier(CalibratedClassifier, ClassifierMixin, CertifiedLinearModel
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
         partitions: int | None = None,
+        early_stopping_rounds: int | None = None,
+        eval_metric: str | Sequence[str] | None = None,
+        callbacks: Sequence[Callback] | None = None,
         spool_dir: str | os.PathLike[str] | None = None,
         client: "Client | None" = None,
     ) -> None:
@@ -278,6 +313,9 @@ class TopKClassifier(CalibratedClassifier, ClassifierMixin, CertifiedLinearModel
         self.random_state = random_state
         self.verbose = verbose
         self.partitions = partitions
+        self.early_stopping_rounds = early_stopping_rounds
+        self.eval_metric = eval_metric
+        self.callbacks = callbacks
         self.spool_dir = spool_dir
         self.client = client
 
@@ -296,6 +334,8 @@ class TopKClassifier(CalibratedClassifier, ClassifierMixin, CertifiedLinearModel
         X: Features,
         y: ArrayLike | DaskArray | None = None,
         sample_weight: ArrayLike | DaskArray | None = None,
+        *,
+        eval_set: Sequence[tuple[Features, Any]] | None = None,
     ) -> Self:
         """Train on all of X, or on the split 'train' of a feature store.
 
@@ -308,6 +348,10 @@ class TopKClassifier(CalibratedClassifier, ClassifierMixin, CertifiedLinearModel
             Labels; None for a store, which holds its own.
         sample_weight : array-like or dask.array.Array of shape (n_samples,), optional
             At least 0; None weighs every sample 1. None for a store, which may hold its own.
+        eval_set : list of pairs (X, y), optional
+            Rows on which `eval_metric` is measured after every epoch, all counting the same; arrays
+            as X and y, or a FeatureStore and the name of one of its splits. A store is read batch
+            by batch, all else is held in the memory of this process.
 
         Returns
         -------
@@ -317,7 +361,8 @@ class TopKClassifier(CalibratedClassifier, ClassifierMixin, CertifiedLinearModel
         Raises
         ------
         ValueError
-            If a parameter breaks its rule, X or y cannot be used, or memory does not suffice.
+            If a parameter breaks its rule, X or y cannot be used, `eval_set` has a label that is
+            not in y, or memory does not suffice.
         TypeError
             If a parameter or an array is not of a type that can be used.
         DatasetError
@@ -327,6 +372,13 @@ class TopKClassifier(CalibratedClassifier, ClassifierMixin, CertifiedLinearModel
         """
         loss = self._make_loss()
         options = make_options(self.get_params(deep=False))
+        callbacks = check_callbacks(self.callbacks)
+        evaluation = make_evaluation_options(
+            eval_set,
+            self.eval_metric,
+            self.early_stopping_rounds,
+            default_metric=f"top_{loss.describe().get('k', 1)}_accuracy",
+        )
         previous = self._previous_weights() if self.warm_start else None
         with open_place(self.client, self.spool_dir, (X, y, sample_weight)) as place:
             if isinstance(X, FeatureStore):
@@ -340,13 +392,25 @@ class TopKClassifier(CalibratedClassifier, ClassifierMixin, CertifiedLinearModel
                 class_weight=weigh_classes(self.class_weight, classes, totals),
                 partitions=place.count_partitions(self.partitions, count_rows(rows)),
             )
+            evaluate = None
+            if eval_set is not None:
+                evaluate = EvaluateSets(
+                    [self._open_set(*each, classes) for each in enumerate(eval_set)],
+                    evaluation,
+                    start_counts=partial(AccuracyCounts, n_classes=len(classes)),
+                    n_classes=len(classes),
+                    constant=options.constant,
+                    verbose=bool(self.verbose),
+                )
+                callbacks = [evaluate, *callbacks]
             result = place.train(
                 rows,
                 loss,
                 options,
-                callbacks=[EpochLines()] if self.verbose else [],
+                callbacks=[*([EpochLines()] if self.verbose else []), *callbacks],
                 start=None if previous is None else self._start_from(previous, classes),
             )
+        self._keep_evaluation(evaluate)
         self._keep(result, classes)
         return self
 
@@ -620,6 +684,45 @@ class TopKClassifier(CalibratedClassifier, ClassifierMixin, CertifiedLinearModel
         totals = np.bincount(codes, weight, len(classes)).astype(np.float64, copy=False)
         return ArrayRows(features, codes.astype(np.int32), len(classes), weight), classes, totals
 
+    def _open_set(self, number: int, pair: tuple[Features, Any], classes: Array) -> Batches:
+        """Return what goes through the rows of a set of `eval_set`, checked."""
+        X, y = pair
+        name = f"eval_set[{number}]"
+        if isinstance(X, FeatureStore):
+            return self._open_split(name, X, y, classes)
+        if is_dask_array(X):
+            self._check_dask(X)
+            check_sizes(name, X)
+            X = np.concatenate(list(iter_blocks(self.client, X.rechunk({1: -1}))))
+        elif isinstance(X, zarr.Array):
+            X = load_zarr(X)
+        features = validate_data(self, X, dtype=feature_dtypes(self.dtype), reset=False)
+        codes = encode_labels(
+            f"y of {name}", compute_column(self.client, y) if is_dask_array(y) else y, classes
+        )
+        check_consistent_length(features, codes)
+        n_rows = batch_rows(self.n_features_in_, len(classes))
+
+        def batches() -> Iterator[tuple[NDArray[np.int64], Array]]:
+            for start in range(0, len(codes), n_rows):
+                yield codes[start : start + n_rows], features[start : start + n_rows]
+
+        return batches
+
+    def _open_split(self, name: str, store: FeatureStore, split: Any, classes: Array) -> Batches:
+        """Return what goes through the rows of a split of a store, checked."""
+        split = check_split(name, store, split, "multiclass", self.n_features_in_)
+        unknown = np.flatnonzero(match_classes(store.class_names, classes) < 0)
+        for start, stop in store.split_ranges(split) if len(unknown) else ():
+            found = np.intersect1d(store.read_labels(start, stop), unknown)
+            if len(found):
+                raise ValueError(
+                    f"y of {name} must hold labels that the estimator was fitted on, its "
+                    f"{len(classes)} classes_, got {store.class_names[int(found[0])]!r}."
+                )
+        n_rows = batch_rows(store.n_features, len(classes))
+        return lambda: _iter_split(store, split, classes, n_rows)
+
     def _spool_arrays(
         self,
         place: Place,
@@ -767,22 +870,10 @@ class TopKClassifier(CalibratedClassifier, ClassifierMixin, CertifiedLinearModel
                 "split must be another than 'train', which `fit` takes, got 'train'. Make one with "
                 "`dtopk ingest --split`."
             )
-        columns = match_classes(store.class_names, self.classes_)
 
         def batches() -> Iterator[tuple[NDArray[np.int64], Array]]:
-            for batch in store.iter_batches(split, self._batch_rows()):
-                check_batch(batch.X, batch.y, batch.weight, start=batch.start, store=store)
-                assert isinstance(batch.y, np.ndarray)
-                y = columns[batch.y]
-                if (y < 0).any():
-                    name = store.class_names[int(batch.y[np.argmin(y)])]
-                    raise ValueError(
-                        "labels must be classes that the estimator was fitted on, got "
-                        f"{name!r} in split {split!r} of {store.path!r}."
-                    )
-                X = validate_data(
-                    self, batch.X, dtype=feature_dtypes(self.coef_.dtype), reset=False
-                )
+            for y, rows in _iter_split(store, split, self.classes_, self._batch_rows()):
+                X = validate_data(self, rows, dtype=feature_dtypes(self.coef_.dtype), reset=False)
                 yield y, self._score_classes(X)
 
         return batches
@@ -794,6 +885,32 @@ class TopKClassifier(CalibratedClassifier, ClassifierMixin, CertifiedLinearModel
     def _spread_scores(self, scores: Array) -> Array:
         """Make two columns of one."""
         return scores if scores.shape[1] > 1 else np.hstack([-scores, scores]) * self._half()
+
+
+def _iter_split(
+    store: FeatureStore, split: str, classes: Array, n_rows: int
+) -> Iterator[tuple[NDArray[np.int64], Array]]:
+    """Read a split batch by batch, with labels as places among the classes.
+
+    Raises
+    ------
+    DatasetError
+        If a chunk is damaged, or holds NaN or infinity.
+    ValueError
+        If a label is not among the classes.
+    """
+    columns = match_classes(store.class_names, classes)
+    for batch in store.iter_batches(split, n_rows):
+        check_batch(batch.X, batch.y, batch.weight, start=batch.start, store=store)
+        assert isinstance(batch.y, np.ndarray)
+        y = columns[batch.y]
+        if (y < 0).any():
+            name = store.class_names[int(batch.y[np.argmin(y)])]
+            raise ValueError(
+                "labels must be classes that the estimator was fitted on, got "
+                f"{name!r} in split {split!r} of {store.path!r}."
+            )
+        yield y, batch.X
 
 
 def _take_column(name: str, values: ArrayLike | DaskArray, n_samples: int) -> Array | DaskArray:

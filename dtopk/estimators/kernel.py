@@ -1,7 +1,7 @@
 """The scikit-learn estimator of kernel machines."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -18,13 +18,14 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from dtopk.engine import FLOAT32_TOL
+from dtopk.engine import FLOAT32_TOL, Callback
 from dtopk.estimators.calibrated import (
     CalibratedClassifier,
     has_probabilities,
     has_sets,
     pair_batches,
 )
+from dtopk.estimators.evaluation_sets import check_callbacks
 from dtopk.estimators.gram import (
     GivenProducts,
     Gram,
@@ -35,7 +36,7 @@ from dtopk.estimators.gram import (
     make_products,
 )
 from dtopk.estimators.kernel_run import KernelFit, KernelRows, fit_kernel
-from dtopk.estimators.linear import EpochLines, feature_dtypes
+from dtopk.estimators.linear import STOPS_ON_REQUEST, EpochLines, feature_dtypes
 from dtopk.estimators.parameters import make_options, weigh_classes
 from dtopk.losses import Loss, available, make_loss
 from dtopk.model import select_topk
@@ -113,6 +114,10 @@ class KernelTopKClassifier(CalibratedClassifier, ClassifierMixin, BaseEstimator)
         Draws the order of the rows.
     verbose : int, default=0
         Above 0: one line on standard error for every epoch.
+    callbacks : sequence of dtopk.Callback or None, default=None
+        Told of training while it goes on, and asked after every epoch whether to stop. Of their
+        methods `on_epoch` and `should_stop` are called, without weights.
+        `sklearn.base.clone` copies them.
 
     Attributes
     ----------
@@ -139,7 +144,7 @@ class KernelTopKClassifier(CalibratedClassifier, ClassifierMixin, BaseEstimator)
         kernel's values in float64.
     history_ : tuple of dtopk.engine.EpochRecord
         One record for every epoch. Their gaps are of all rows, in the type of the computation.
-    stop_reason_ : {'tolerance', 'max_epochs', 'time_limit', 'interrupted'}
+    stop_reason_ : {'tolerance', 'max_epochs', 'time_limit', 'interrupted', 'callback'}
         Why training ended.
     calibration_ : dtopk.calibration.Calibration
         Temperature and conformal scores; there from :meth:`calibrate` on, until the next `fit`.
@@ -198,6 +203,7 @@ class KernelTopKClassifier(CalibratedClassifier, ClassifierMixin, BaseEstimator)
         n_jobs: int | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
+        callbacks: Sequence[Callback] | None = None,
     ) -> None:
         self.loss = loss
         self.kernel = kernel
@@ -218,6 +224,7 @@ class KernelTopKClassifier(CalibratedClassifier, ClassifierMixin, BaseEstimator)
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
+        self.callbacks = callbacks
 
     def __sklearn_tags__(self) -> Tags:
         tags: Tags = super().__sklearn_tags__()
@@ -252,6 +259,9 @@ class KernelTopKClassifier(CalibratedClassifier, ClassifierMixin, BaseEstimator)
         loss = self._make_loss()
         check_kernel(self.kernel, self.kernel_gamma)
         options = make_options({**self.get_params(deep=False), **_LINEAR_ONLY})
+        callbacks = check_callbacks(self.callbacks)
+        if self.verbose:
+            callbacks.insert(0, EpochLines())
         features, labels = validate_data(self, X, y, dtype=feature_dtypes(self.dtype), order="C")
         check_classification_targets(labels)
         classes, codes = np.unique(labels, return_inverse=True)
@@ -275,7 +285,6 @@ class KernelTopKClassifier(CalibratedClassifier, ClassifierMixin, BaseEstimator)
             costs=options.C * weight * class_weight[codes],
             n_classes=len(classes),
         )
-        callbacks = [EpochLines()] if self.verbose else []
         result = fit_kernel(rows, loss, options, callbacks=callbacks)
         self.classes_ = classes
         self.kernel_gamma_ = gamma
@@ -473,7 +482,7 @@ class KernelTopKClassifier(CalibratedClassifier, ClassifierMixin, BaseEstimator)
         self.stop_reason_ = result.stop_reason
         if result.stop_reason == "interrupted":
             raise KeyboardInterrupt
-        if not result.certificate.certified:
+        if not (result.certificate.certified or result.stop_reason in STOPS_ON_REQUEST):
             warnings.warn(self._unconverged(result), ConvergenceWarning, stacklevel=3)
 
     def _unconverged(self, result: KernelFit) -> str:

@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from dtopk.engine.interruption import Interruption
 from dtopk.engine.options import FitOptions
-from dtopk.engine.records import Callback, EpochRecord, StopReason
+from dtopk.engine.records import Callback, EpochRecord, StopReason, ask_to_stop
 from dtopk.estimators.gram import Gram
 from dtopk.losses import Labels, Loss
 from dtopk.solvers.certificate import Certificate, relative_gap
@@ -77,7 +77,7 @@ def fit_kernel(
     options : FitOptions
         Of which what tells of features, weights of classes, partitions and states is left alone.
     callbacks : sequence of Callback
-        Only told of epochs.
+        Only told of epochs, and asked after them whether to stop; W is None.
 
     Raises
     ------
@@ -150,7 +150,8 @@ class _KernelRun:
         while True:
             record, measures = self._epoch()
             course = self._watch.judge(record.relative_gap)
-            stop = self._stop_reason(record.epoch)
+            asked = ask_to_stop(self._callbacks, record, None)
+            stop = self._stop_reason(record.epoch) or asked
             if self._schedule.due(record.relative_gap) or course != "falls" or stop is not None:
                 solution = self._sdca.certify(self._gram.read_rows, self._options.tol)
                 certificate = solution.certificate

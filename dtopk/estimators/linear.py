@@ -24,6 +24,10 @@ _BATCH_BYTES = 64 * 10**6
 """Features and scores of a batch of predictions take about so much memory."""
 
 
+STOPS_ON_REQUEST = ("early_stopping", "callback")
+"""Reasons of a stop that are no failure to reach the tolerance."""
+
+
 def feature_dtypes(first: Any) -> list[Any]:
     """List the types that features are left in; others are converted to the first."""
     return [np.dtype(first), np.float32, np.float64, np.float16]
@@ -54,7 +58,7 @@ class CertifiedLinearModel(BaseEstimator):
         self.stop_reason_ = result.stop_reason
         if result.stop_reason == "interrupted":
             raise KeyboardInterrupt
-        if not result.certificate.certified:
+        if not (result.certificate.certified or result.stop_reason in STOPS_ON_REQUEST):
             warnings.warn(self._unconverged(result), ConvergenceWarning, stacklevel=4)
 
     def _unconverged(self, result: FitResult) -> str:
@@ -87,8 +91,7 @@ class CertifiedLinearModel(BaseEstimator):
 
     def _batch_rows(self) -> int:
         """Return how many rows a batch has at most."""
-        row_bytes = 8 * (self.n_features_in_ + 2 * (len(self.coef_) + 1))
-        return max(1, _BATCH_BYTES // row_bytes)
+        return batch_rows(self.n_features_in_, len(self.coef_) + 1)
 
     def _decide(self, X: Array) -> Array:
         """Return the decision function of a batch."""
@@ -96,6 +99,11 @@ class CertifiedLinearModel(BaseEstimator):
         scores: Array = X.astype(dtype, copy=False) @ self.coef_.T.astype(dtype, copy=False)
         scores += self.intercept_
         return scores
+
+
+def batch_rows(n_features: int, n_classes: int) -> int:
+    """Return how many rows are scored at a time, at most."""
+    return max(1, _BATCH_BYTES // (8 * (n_features + 2 * n_classes)))
 
 
 def count_rows(rows: Rows) -> int:

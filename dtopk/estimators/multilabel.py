@@ -1,7 +1,8 @@
 """The scikit-learn estimator of rows that have any number of labels."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from numbers import Real
 from typing import Any, Self
 
@@ -18,14 +19,27 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from dtopk.engine import ArrayRows, Rows, StoreRows, find_improper, fit
+from dtopk.engine import ArrayRows, Callback, Rows, StoreRows, find_improper, fit
+from dtopk.estimators.evaluation_sets import (
+    Batches,
+    EvaluateSets,
+    KeepsEvaluation,
+    check_callbacks,
+    check_split,
+    make_evaluation_options,
+)
 from dtopk.estimators.inputs import load_zarr
-from dtopk.estimators.linear import CertifiedLinearModel, EpochLines, feature_dtypes
+from dtopk.estimators.linear import CertifiedLinearModel, EpochLines, batch_rows, feature_dtypes
 from dtopk.estimators.parameters import make_options
-from dtopk.evaluation import ChosenThreshold, MultilabelCounts, choose_threshold
+from dtopk.evaluation import (
+    RANKING_METRICS,
+    ChosenThreshold,
+    MultilabelCounts,
+    choose_threshold,
+)
 from dtopk.losses import LabelSets, Loss, available, make_loss
 from dtopk.model import select_topk
-from dtopk_storage import FeatureStore
+from dtopk_storage import FeatureStore, LabelRows, check_batch
 
 Array = NDArray[Any]
 Features = ArrayLike | FeatureStore | zarr.Array[Any]
@@ -35,7 +49,7 @@ def _is_logistic(estimator: "MultilabelClassifier") -> bool:
     return estimator.loss == "logistic_ova"
 
 
-class MultilabelClassifier(ClassifierMixin, CertifiedLinearModel):
+class MultilabelClassifier(KeepsEvaluation, ClassifierMixin, CertifiedLinearModel):
     r"""Linear classifier of rows with sets of labels, trained until proved optimal.
 
     Minimises
@@ -90,6 +104,15 @@ class MultilabelClassifier(ClassifierMixin, CertifiedLinearModel):
         Above 0: one line on standard error for every epoch.
     partitions : int or None, default=None
         Parts that the rows are dealt to; None: 1.
+    early_stopping_rounds : int or None, default=None
+        Epochs in a row without a better value of the last metric on the last set of `eval_set`,
+        after which training stops, as of :class:`TopKClassifier`.
+    eval_metric : str, sequence of str, or None, default=None
+        'mean_average_precision', 'rank_loss', 'top_1_accuracy', 'top_2_accuracy', ...: what is
+        measured on `eval_set` after every epoch. None: 'mean_average_precision'.
+    callbacks : sequence of dtopk.Callback or None, default=None
+        Told of training while it goes on, and asked after every epoch whether to stop.
+        `sklearn.base.clone` copies them.
 
     Attributes
     ----------
@@ -104,6 +127,7 @@ class MultilabelClassifier(ClassifierMixin, CertifiedLinearModel):
     n_skipped_ : int
         Rows left out for want of labels to rank.
     n_iter_, n_features_in_, duality_gap_, certificate_, history_, stop_reason_
+    evals_result_, best_iteration_, best_score_
         As of :class:`TopKClassifier`.
 
     Examples
@@ -143,6 +167,9 @@ class MultilabelClassifier(ClassifierMixin, CertifiedLinearModel):
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
         partitions: int | None = None,
+        early_stopping_rounds: int | None = None,
+        eval_metric: str | Sequence[str] | None = None,
+        callbacks: Sequence[Callback] | None = None,
     ) -> None:
         self.loss = loss
         self.gamma = gamma
@@ -162,6 +189,9 @@ class MultilabelClassifier(ClassifierMixin, CertifiedLinearModel):
         self.random_state = random_state
         self.verbose = verbose
         self.partitions = partitions
+        self.early_stopping_rounds = early_stopping_rounds
+        self.eval_metric = eval_metric
+        self.callbacks = callbacks
 
     def __sklearn_tags__(self) -> Tags:
         tags: Tags = super().__sklearn_tags__()
@@ -176,6 +206,8 @@ class MultilabelClassifier(ClassifierMixin, CertifiedLinearModel):
         X: Features,
         Y: Any = None,
         sample_weight: ArrayLike | None = None,
+        *,
+        eval_set: Sequence[tuple[Features, Any]] | None = None,
     ) -> Self:
         """Train on all of X, or on the split 'train' of a multilabel feature store.
 
@@ -187,6 +219,9 @@ class MultilabelClassifier(ClassifierMixin, CertifiedLinearModel):
             labels of each row, all of them strings or all whole numbers. None for a store.
         sample_weight : array-like of shape (n_samples,), optional
             At least 0; None weighs every sample 1. None for a store, which may hold its own.
+        eval_set : list of pairs (X, Y), optional
+            Rows on which `eval_metric` is measured after every epoch, arrays as X and Y, or a
+            FeatureStore and the name of one of its splits.
 
         Returns
         -------
@@ -206,14 +241,35 @@ class MultilabelClassifier(ClassifierMixin, CertifiedLinearModel):
         if not (isinstance(self.threshold, Real) and math.isfinite(self.threshold)):
             raise ValueError(f"threshold must be a finite number, got {self.threshold!r}.")
         options = make_options({**self.get_params(deep=False), "partitions": self.partitions or 1})
+        callbacks = check_callbacks(self.callbacks)
+        evaluation = make_evaluation_options(
+            eval_set,
+            self.eval_metric,
+            self.early_stopping_rounds,
+            default_metric="mean_average_precision",
+            others=RANKING_METRICS,
+        )
         rows, classes = self._take_rows(loss, X, Y, sample_weight)
         loss.check_n_classes(rows.n_classes)
-        callbacks = [EpochLines()] if self.verbose else []
+        evaluate = None
+        if eval_set is not None:
+            evaluate = EvaluateSets(
+                [self._open_set(*each, classes) for each in enumerate(eval_set)],
+                evaluation,
+                start_counts=partial(MultilabelCounts, n_classes=len(classes), dtype=np.float64),
+                n_classes=len(classes),
+                constant=options.constant,
+                verbose=bool(self.verbose),
+            )
+            callbacks.insert(0, evaluate)
+        if self.verbose:
+            callbacks.insert(0, EpochLines())
         result = fit(rows, loss, options, callbacks=callbacks)
         self.classes_ = classes
         self.coef_ = np.ascontiguousarray(result.W.T)
         self.intercept_ = result.intercept
         self.threshold_ = float(self.threshold)
+        self._keep_evaluation(evaluate)
         self._take_over(result)
         return self
 
@@ -372,6 +428,35 @@ class MultilabelClassifier(ClassifierMixin, CertifiedLinearModel):
         self.__dict__.pop("feature_names_in_", None)
         return rows, store.classes
 
+    def _open_set(self, number: int, pair: tuple[Features, Any], classes: Array) -> Batches:
+        """Return what goes through the rows of a set of `eval_set`, checked."""
+        X, Y = pair
+        name = f"eval_set[{number}]"
+        n_rows = batch_rows(self.n_features_in_, len(classes))
+        if isinstance(X, FeatureStore):
+            split = check_split(name, X, Y, "multilabel", self.n_features_in_)
+            if [str(each) for each in classes.tolist()] != list(X.class_names):
+                raise ValueError(
+                    f"classes of {X.path!r} in {name} must be those of the rows trained on, in the "
+                    "same order, got others."
+                )
+            return lambda: _iter_split(X, split, n_rows)
+        features = validate_data(
+            self,
+            load_zarr(X) if isinstance(X, zarr.Array) else X,
+            dtype=feature_dtypes(self.dtype),
+            reset=False,
+        )
+        sets, _ = _read_labels(Y, classes)
+        check_consistent_length(features, sets)
+        indicator = sets.to_indicator(len(classes))
+
+        def batches() -> Iterator[tuple[Array, Array]]:
+            for start in range(0, len(features), n_rows):
+                yield indicator[start : start + n_rows], features[start : start + n_rows]
+
+        return batches
+
     def _check_proper(self, improper: NDArray[np.bool_], place: str) -> None:
         if improper.any() and not self.skip_unlabelled:
             raise ValueError(
@@ -379,6 +464,15 @@ class MultilabelClassifier(ClassifierMixin, CertifiedLinearModel):
                 f"all in row {int(np.argmax(improper))} {place}. Set skip_unlabelled=True, or take "
                 "a one-vs-all loss."
             )
+
+
+def _iter_split(store: FeatureStore, split: str, n_rows: int) -> Iterator[tuple[Array, Array]]:
+    """Read a split batch by batch, with an indicator matrix of its labels."""
+    for batch in store.iter_batches(split, n_rows):
+        check_batch(batch.X, batch.y, batch.weight, start=batch.start, store=store)
+        assert isinstance(batch.y, LabelRows)
+        sets = LabelSets(batch.y.indptr, batch.y.indices)
+        yield sets.to_indicator(store.n_classes), batch.X
 
 
 def _read_labels(Y: Any, classes: Array | None) -> tuple[LabelSets, Array]:

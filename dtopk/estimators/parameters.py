@@ -46,7 +46,7 @@ def make_options(parameters: Mapping[str, Any]) -> FitOptions:
     """
     for name, kind in _NUMBERS:
         if not (parameters[name] is None and name in _MAY_BE_NONE):
-            _check_number(name, parameters[name], kind)
+            check_number(name, parameters[name], kind)
     scaling, block_size = parameters["intercept_scaling"], parameters["block_size"]
     if not (math.isfinite(scaling) and scaling > 0):
         raise ValueError(f"intercept_scaling must be finite and above 0, got {scaling!r}.")
@@ -69,7 +69,8 @@ def make_options(parameters: Mapping[str, Any]) -> FitOptions:
     )
 
 
-def _check_number(name: str, value: object, kind: type) -> None:
+def check_number(name: str, value: object, kind: type) -> None:
+    """Refuse what is not an `Integral` or `Real` number, as asked, with a TypeError."""
     if isinstance(value, bool) or not isinstance(value, kind):
         what = "an integer" if kind is Integral else "a number"
         raise TypeError(f"{name} must be {what}, got {value!r}.")

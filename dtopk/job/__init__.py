@@ -4,6 +4,7 @@ from dtopk.job.calibration import CalibrationResult, calibrate_model
 from dtopk.job.config import (
     ClusterSection,
     DataSection,
+    EarlyStoppingSection,
     ModelSection,
     OutputSection,
     ResourcesSection,
@@ -23,6 +24,7 @@ __all__ = [
     "CalibrationResult",
     "ClusterSection",
     "DataSection",
+    "EarlyStoppingSection",
     "ModelSection",
     "OutputSection",
     "ResourcesSection",

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from dtopk.engine import Callback, EpochRecord, FitInfo, FitResult
-from dtopk.evaluation import AccuracyCounts, MultilabelCounts
+from dtopk.engine.records import StopReason
+from dtopk.evaluation import (
+    RANKING_METRICS,
+    AccuracyCounts,
+    ImprovementWatch,
+    MultilabelCounts,
+    lower_is_better,
+    parse_topk_accuracy,
+)
 from dtopk.job.problem import Problem
 from dtopk.job.run_folder import RunFolder
 from dtopk.job.scoring import evaluate_label_sets, evaluate_split
@@ -25,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _VALIDATION_K = (1, 5)
-"""Top-k accuracy is followed for these k, and for the k of the loss."""
+"""Top-k accuracy is followed for these k, the k of the loss and that of early stopping."""
 _WRITE_INTERVAL_S = 5.0
 """The history is written anew once in so many seconds; with validation after every epoch."""
 
@@ -44,12 +52,18 @@ class ValidateEpochs(Callback):
     def __init__(self, problem: Problem):
         self._problem = problem
         self._split = problem.job.data.validation
-        ks = {*_VALIDATION_K, problem.job.model.k}
+        stopping_k = parse_topk_accuracy(problem.job.early_stopping.metric)
+        ks = {*_VALIDATION_K, problem.job.model.k, stopping_k} - {0}
         self._ks = sorted(k for k in ks if k < problem.store.n_classes)
         self.accuracy: dict[int, dict[str, float]] = {}
         """By epoch, then by a name such as 'val/top_5_accuracy'."""
 
     def on_epoch(self, record: EpochRecord, W: NDArray[Any] | None) -> None:
+        """Evaluate the weights of one epoch, unless early stopping has had it done."""
+        if record.epoch not in self.accuracy:
+            self.measure(record.epoch, W)
+
+    def measure(self, epoch: int, W: NDArray[Any] | None) -> None:
         """Evaluate the weights of one epoch."""
         assert W is not None
         model = self._problem.make_model(*self._problem.split_weights(W))
@@ -59,13 +73,78 @@ class ValidateEpochs(Callback):
         if store.kind == "multilabel":
             counts = evaluate_label_sets(model, store, split)
             more = {
-                f"{split}/rank_loss": counts.rank_loss(),
-                f"{split}/mean_average_precision": counts.mean_average_precision(),
+                f"{split}/{name}": value
+                for name, value in zip(
+                    RANKING_METRICS,
+                    (counts.rank_loss(), counts.mean_average_precision()),
+                    strict=True,
+                )
             }
         else:
             counts = evaluate_split(model, store, split)
         accuracies = {f"{split}/top_{k}_accuracy": counts.topk_accuracy(k) for k in self._ks}
-        self.accuracy[record.epoch] = accuracies | more
+        self.accuracy[epoch] = accuracies | more
+
+
+class StopEarly(Callback):
+    """Stop when a metric of the validation split has not got better for some epochs.
+
+    The decision depends on the metric's values alone, which the run folder keeps: a run that is
+    taken up again comes to the same.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its job names metric and patience.
+    folder : RunFolder
+        Its history has the values of the epochs done before.
+    validation : ValidateEpochs
+    """
+
+    reads_weights = True
+    stop_reason: StopReason = "early_stopping"
+
+    def __init__(self, problem: Problem, folder: RunFolder, validation: ValidateEpochs) -> None:
+        job = problem.job
+        self._settings = job.early_stopping
+        self._column = f"{job.data.validation}/{job.early_stopping.metric}"
+        self._folder = folder
+        self._validation = validation
+        self._watch = ImprovementWatch(
+            patience=self._settings.patience,
+            min_delta=self._settings.min_delta,
+            lower_is_better=lower_is_better(self._settings.metric),
+        )
+
+    def on_resume(self, history: Sequence[EpochRecord], saved: float) -> None:
+        """Take over the values of the epochs done; epochs without one do not count."""
+        accuracy = _read_accuracy(self._folder)
+        found = [accuracy.get(record.epoch, {}).get(self._column) for record in history]
+        for record, value in zip(history, found, strict=True):
+            if value is not None:
+                self._watch.add(record.epoch, value)
+        if None in found:
+            logger.warning(
+                "The history in %r has no %s of %d of the %d epochs done: early stopping goes by "
+                "the others, and those to come.",
+                str(self._folder.path), self._column, found.count(None), len(found),
+            )  # fmt: skip
+
+    def should_stop(self, record: EpochRecord, W: NDArray[Any] | None) -> bool:
+        """Measure the weights, and see whether they are better."""
+        self._validation.measure(record.epoch, W)
+        return self._watch.add(record.epoch, self._validation.accuracy[record.epoch][self._column])
+
+    def describe(self) -> dict[str, Any]:
+        """Return metric, patience, and the best epoch with its value, as JSON takes them."""
+        value = self._watch.best_value
+        return {
+            "metric": self._column,
+            "patience": self._settings.patience,
+            "min_delta": self._settings.min_delta,
+            "best_epoch": self._watch.best_epoch,
+            "best_value": None if math.isnan(value) else value,
+        }
 
 
 class WriteHistory(Callback):

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
-from dtopk.evaluation import LABEL_METRICS
+from dtopk.evaluation import LABEL_METRICS, check_metric
 from dtopk.job.checks import (
     JobValueError,
     check_above_zero,
@@ -148,6 +148,42 @@ class SolverSection:
         check_at_least("solver.seed", self.seed, 0)
         check_at_least("solver.atoms", self.atoms, -1)
         check_choice("solver.acceleration", self.acceleration, ("auto", "off"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlyStoppingSection:
+    """When training stops because a metric of the validation split gets no better."""
+
+    metric: str = ""
+    """Metric of the split `data.validation`: 'top_k_accuracy' with a number k from 1 to n_classes -
+    1, such as 'top_5_accuracy', or of a multilabel store also 'rank_loss' or
+    'mean_average_precision'; empty: training stops at its tolerance alone."""
+    patience: int = 5
+    """Epochs in a row in which it has not got better than ever before, after which training stops,
+    to be certified by one more pass. The model is that of the last epoch."""
+    min_delta: float = 0.0
+    """By more than which a better value differs."""
+
+    def __post_init__(self) -> None:
+        coerce_fields(self, "early_stopping")
+        check_at_least("early_stopping.patience", self.patience, 1)
+        check_not_negative("early_stopping.min_delta", self.min_delta)
+        if self.metric:
+            try:
+                check_metric("early_stopping.metric", self.metric)
+            except ValueError as error:
+                raise JobValueError(str(error), "early_stopping.metric") from error
+        given = [
+            key for key in ("patience", "min_delta")
+            if not self.metric and getattr(self, key) != getattr(type(self), key)
+        ]  # fmt: skip
+        if given:
+            raise JobValueError(
+                f"early_stopping.{given[0]} must go with early_stopping.metric, got "
+                f"{getattr(self, given[0])!r} without.",
+                f"early_stopping.{given[0]}",
+                "early_stopping.metric",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -513,6 +549,8 @@ class TrainJob:
     """The problem that is solved."""
     solver: SolverSection = field(default_factory=SolverSection)
     """How it is solved, and when the solver stops."""
+    early_stopping: EarlyStoppingSection = field(default_factory=EarlyStoppingSection)
+    """When training stops because a metric of the validation split gets no better."""
     resources: ResourcesSection = field(default_factory=ResourcesSection)
     """What of the machine training may use."""
     cluster: ClusterSection = field(default_factory=ClusterSection)
@@ -523,3 +561,12 @@ class TrainJob:
     """What training leaves on disk."""
     tracking: TrackingSection = field(default_factory=TrackingSection)
     """Where the run is recorded beside its folder."""
+
+    def __post_init__(self) -> None:
+        if self.early_stopping.metric and not self.data.validation:
+            raise JobValueError(
+                "data.validation must name the split that early_stopping.metric is taken on, got "
+                "''.",
+                "data.validation",
+                "early_stopping.metric",
+            )

@@ -18,6 +18,7 @@ from dtopk.engine import (
     find_improper,
     plan_rows,
 )
+from dtopk.evaluation import RANKING_METRICS, check_metric
 from dtopk.job.config import ClusterSection, TrainJob
 from dtopk.job.files import load_job
 from dtopk.job.names import build_loss, check_names, naming_key
@@ -140,6 +141,7 @@ def build_problem(
     check_names(job)
     loss = build_loss(job)
     _check_kind(store, job, loss)
+    _check_early_stopping(store, job)
     with naming_key(f"model.{'k' if 'k' in loss.parameters else 'loss'} of the job"):
         loss.check_n_classes(store.n_classes)
     class_rows = _check_splits(store, job)
@@ -203,6 +205,16 @@ def _check_kind(store: FeatureStore, job: TrainJob, loss: Loss) -> None:
             f"class_weight must be empty for a multilabel store, got {job.model.class_weight!r}. "
             "Set by model.class_weight of the job."
         )
+
+
+def _check_early_stopping(store: FeatureStore, job: TrainJob) -> None:
+    """Refuse a metric that rows of this store do not have."""
+    if job.early_stopping.metric:
+        others = RANKING_METRICS if store.kind == "multilabel" else ()
+        with naming_key("early_stopping.metric of the job"):
+            check_metric(
+                "metric", job.early_stopping.metric, n_classes=store.n_classes, others=others
+            )
 
 
 def _check_sets(rows: StoreRows, job: TrainJob) -> int:

@@ -148,6 +148,10 @@ def record_outcome(
         finite = {f"{split}/{name}": v for name, v in metrics.items() if math.isfinite(v)}
         run.log_metrics(finite, step=result.epochs)
     kept_here = (folder.model, folder.record)
+    stopping = result.early_stopping
+    if stopping and stopping["best_value"] is not None:
+        best = {f"early_stopping/{name}": stopping[name] for name in ("best_epoch", "best_value")}
+        run.log_metrics(best, step=result.epochs)
     run.log_files(
         [path.name for path in result.written if path.is_file() and path not in kept_here]
     )

@@ -219,6 +219,15 @@ def _draw_accuracy(runs: Sequence[RunReport]) -> str:
     return f'<div class="grid2">{"".join(panels)}</div>'
 
 
+def _list_early_stopping(result: dict[str, Any]) -> list[list[str]]:
+    """Say where the metric of early stopping was best, if there was one."""
+    stopping = result.get("early_stopping")
+    if not stopping or stopping["best_value"] is None:
+        return []
+    best = f"{stopping['best_value']:.4f} after epoch {stopping['best_epoch']}"
+    return [["best " + html.escape(stopping["metric"]), best]]
+
+
 def _describe_run(run: RunReport) -> str:
     result = run.result
     certificate = [
@@ -237,6 +246,7 @@ def _describe_run(run: RunReport) -> str:
         ["seconds an epoch", f"{result['seconds'] / epochs:.3g}"],
         ["rows a second", f"{result['n_samples'] * epochs / max(result['seconds'], 1e-9):,.0f}"],
         ["stopped by", html.escape(result["stop_reason"])],
+        *_list_early_stopping(result),
         ["taken up again after", ", ".join(map(str, result.get("resumed_at", []))) or "never"],
     ]
     sizes = [[f"{result[name]:,}", name.removeprefix("n_")] for name in

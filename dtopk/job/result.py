@@ -24,7 +24,10 @@ class TrainResult:
     solver: str
     """Name of the solver."""
     stop_reason: str
-    """'tolerance', 'max_epochs', 'time_limit' or 'interrupted'."""
+    """'tolerance', 'max_epochs', 'time_limit', 'interrupted', 'early_stopping' or 'callback'."""
+    early_stopping: dict[str, Any]
+    """'metric', as history.csv names it, 'patience', 'min_delta', 'best_epoch' and 'best_value', of
+    which the last is None if it never was a number; empty without early stopping."""
     epochs: int
     """Passes over the training split."""
     seconds: float
@@ -57,6 +60,7 @@ class TrainResult:
             "loss_parameters": dict(self.model.loss_parameters),
             "solver": self.solver,
             "stop_reason": self.stop_reason,
+            "early_stopping": self.early_stopping,
             "epochs": self.epochs,
             "seconds": self.seconds,
             "resumable": self.resumable,

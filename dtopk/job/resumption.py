@@ -21,7 +21,7 @@ _FREE_KEYS = frozenset(
         "output.run_dir", "output.save_dual",
     }
 )  # fmt: skip
-_FREE_SECTIONS = frozenset({"resources", "cluster", "submit", "tracking"})
+_FREE_SECTIONS = frozenset({"early_stopping", "resources", "cluster", "submit", "tracking"})
 
 
 def store_checksum(store: FeatureStore) -> str:

@@ -129,6 +129,12 @@ class SweepJob(TrainJob):
     """Which models are trained, and how the best is chosen."""
 
     def __post_init__(self) -> None:
+        if self.early_stopping.metric:
+            raise JobValueError(
+                "early_stopping.metric must be left out for a sweep, whose models are compared at "
+                f"their optima, got {self.early_stopping.metric!r}.",
+                "early_stopping.metric",
+            )
         if not self.sweep.folds and not self.data.validation:
             raise JobValueError(
                 "data.validation must name the split that the best setting is chosen on, got ''. "

@@ -8,11 +8,17 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dtopk.engine import Callback, FitResult, fit
 from dtopk.evaluation import choose_threshold
-from dtopk.job.callbacks import HoldLock, TrackEpochs, ValidateEpochs, WriteHistory
+from dtopk.job.callbacks import (
+    HoldLock,
+    StopEarly,
+    TrackEpochs,
+    ValidateEpochs,
+    WriteHistory,
+)
 from dtopk.job.config import TrainJob
 from dtopk.job.disk_space import MODEL_OVERHEAD_BYTES, check_disk_space
 from dtopk.job.files import flatten_job, job_to_dict, job_to_toml, load_job
@@ -72,7 +78,7 @@ def train(
     client : distributed.Client, optional
         Of the workers to train on, instead of those that the job's section [cluster] names.
     callbacks : sequence of Callback
-        Told of the start, every epoch and the end.
+        Told of the start, every epoch and the end, and asked after every epoch whether to stop.
 
     Returns
     -------
@@ -220,16 +226,22 @@ def _train_part(
     if workers is not None:
         check_sight(workers, problem, folder, part.state)
     validation = ValidateEpochs(problem) if problem.job.data.validation else None
+    stopping = None
+    if validation is not None and problem.job.early_stopping.metric:
+        stopping = StopEarly(problem, folder, validation)
     history = WriteHistory(folder, validation)
     with recording(problem, folder, part.record) as run:
         own: list[Callback] = [] if validation is None else [validation]
+        if stopping is not None:
+            own.append(stopping)
         own.append(history)
         if run is not None:
             own.append(TrackEpochs(run, folder, validation))
         fitted = _fit(part, workers, [*own, *callbacks, HoldLock(lock, folder)])
         folder.put_dual()
         model = _save_model(problem, folder, fitted)
-        result = _report(part, fitted, model, history, run)
+        found = {} if stopping is None else stopping.describe()
+        result = _report(part, fitted, model, history, run, found)
         if run is not None:
             record_outcome(run, folder, result, problem.job.tracking)
             result = dataclasses.replace(result, mlflow=run.describe())
@@ -312,6 +324,7 @@ def _report(
     model: Model,
     history: WriteHistory,
     run: "BackgroundRun | None",
+    early_stopping: dict[str, Any],
 ) -> TrainResult:
     """Evaluate and draw; the result is written before, marked as not complete, and anew after."""
     problem, folder = part.problem, part.folder
@@ -328,6 +341,7 @@ def _report(
         history=fitted.history,
         solver=fitted.solver,
         stop_reason=fitted.stop_reason,
+        early_stopping=early_stopping,
         epochs=fitted.epochs,
         seconds=fitted.seconds,
         n_samples=problem.n_samples,

@@ -87,6 +87,38 @@ def test_resumption_takes_other_limits(call, call_json, job_path, run_dir):
     assert (answer["certified"], answer["resumed_at"]) == (True, [2, 4])
 
 
+def test_early_stop_is_told_with_how_to_go_on(call, call_json, job_path, run_dir):
+    stopping = ["data.validation=test", "early_stopping.metric=top_1_accuracy",
+                "early_stopping.patience=2", "solver.tol=1e-9", "model.C=10"]  # fmt: skip
+    result = call("train", job_path, *(word for each in stopping for word in ("--set", each)))
+    assert result.status == 0
+    written = json.loads((run_dir / "result.json").read_text())
+    epochs, best = written["epochs"], written["early_stopping"]["best_epoch"]
+    assert epochs == best + 2
+    assert "; the validation metric got no better (early_stopping.patience)\n" in result.out
+    value = written["early_stopping"]["best_value"]
+    told = f"test/top_1_accuracy was best after epoch {best}, {value:.4f} (patience 2)"
+    assert f"{told}. The model is that of epoch {epochs}." in result.out
+    command = f"dtopk train --resume {run_dir} --set early_stopping.patience=4"
+    assert f"To get there, go on: {command}" in result.out
+    assert f"{told}\n" in call("info", run_dir).out
+    page = run_dir.parent / "page.html"
+    call("report", run_dir, "--out", page)
+    assert f"{value:.4f} after epoch {best}" in page.read_text()
+    answer = call_json("train", "--resume", run_dir, "--set", "early_stopping.patience=4")
+    assert (answer["resumed_at"], answer["epochs"] > epochs) == ([epochs], True)
+
+
+def test_early_stopping_without_a_validation_split_is_one_clear_error(call, job_path, run_dir):
+    result = call("train", job_path, "--set", "early_stopping.metric=top_1_accuracy")
+    assert (result.status, result.out) == (2, "")
+    assert result.err == (
+        "error: data.validation must name the split that early_stopping.metric is taken on, got "
+        "''. In --set early_stopping.metric=top_1_accuracy.\n"
+    )
+    assert not run_dir.exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -54,6 +54,19 @@ class Fault(Callback):
             do()
 
 
+class StopAmidFault(Callback):
+    """Has something done when it is asked about an epoch, and asks to stop."""
+
+    def __init__(self, do, epoch):
+        self.do, self.epoch, self.asked = do, epoch, []
+
+    def should_stop(self, record, W):
+        self.asked.append(record.epoch)
+        if record.epoch == self.epoch:
+            self.do()
+        return record.epoch == self.epoch
+
+
 def send(number, *pids):
     def do():
         for pid in pids:
@@ -84,6 +97,18 @@ def test_killed_worker_is_replaced(rows, tmp_path, undisturbed, resumed, caplog,
         assert_same(undisturbed, tmp_path / "here", there, tmp_path / "there")
         assert f"process {pids[0]}" in caplog.text
         assert len(pids_of(client)) == 2
+
+
+def test_stop_is_kept_to_when_a_worker_is_killed_before_the_certificate(rows, tmp_path, resumed):
+    """The callback is not asked again about the epochs that are done again."""
+    here = train_here(rows, SOFTMAX, tmp_path / "here", max_epochs=2)
+    with cluster(1, 1) as client:
+        stopper = StopAmidFault(send(signal.SIGKILL, pids_of(client)[0]), epoch=2)
+        there = train_there(
+            client, rows, SOFTMAX, tmp_path / "there", callbacks=[stopper], state=resumed
+        )
+    assert (there.stop_reason, there.epochs, stopper.asked) == ("callback", 2, [1, 2])
+    assert_same(here, tmp_path / "here", there, tmp_path / "there")
 
 
 def test_killed_worker_of_a_streamed_run_is_replaced(rows, tmp_path, resumed, monkeypatch):

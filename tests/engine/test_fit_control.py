@@ -244,3 +244,60 @@ def test_the_base_callback_does_nothing(data):
 def test_an_option_that_breaks_its_rule_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         FitOptions(**options)
+
+
+class StopAfter(Callback):
+    """Asks to stop after an epoch."""
+
+    def __init__(self, epoch):
+        self.epoch, self.asked, self.weights = epoch, [], None
+
+    def should_stop(self, record, W):
+        self.asked.append((record.epoch, record.exact))
+        self.weights = W.copy()
+        return record.epoch == self.epoch
+
+
+def test_callback_stops_training_with_a_certificate_of_its_epoch(data, tmp_path):
+    stopper, recorder = StopAfter(3), Recorder()
+    result = train(
+        data, callbacks=[recorder, stopper], tol=1e-9, dtype="float64", dual_path=tmp_path / "dual"
+    )
+    assert (result.stop_reason, result.epochs) == ("callback", 3)
+    assert stopper.asked == [(1, False), (2, False), (3, False)]
+    np.testing.assert_array_equal(stopper.weights, result.W)
+    assert result.history[-1].exact
+    primal, dual = certified_again(data, result, tmp_path / "dual")
+    assert result.certificate.primal == pytest.approx(primal, rel=1e-12)
+    assert result.certificate.dual_value == pytest.approx(dual, rel=1e-12)
+    assert recorder.calls[-1] == ("end", result)
+
+
+def test_training_that_is_never_asked_to_stop_has_the_same_bits(data):
+    plain = train(data, tol=1e-3)
+    asked = train(data, callbacks=[StopAfter(0)], tol=1e-3)
+    assert asked.stop_reason == "tolerance"
+    np.testing.assert_array_equal(plain.W, asked.W)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"tol": 0.9}, "tolerance"), ({"tol": 1e-9, "max_epochs": 1}, "max_epochs")],
+)
+def test_callback_that_asks_with_another_reason_comes_after_it(data, options, reason):
+    assert train(data, callbacks=[StopAfter(1)], **options).stop_reason == reason
+
+
+def test_first_callback_that_asks_names_the_reason(data):
+    early = StopAfter(2)
+    early.stop_reason = "early_stopping"
+    callbacks = [StopAfter(0), early, StopAfter(2)]
+    assert train(data, callbacks=callbacks, tol=1e-9).stop_reason == "early_stopping"
+    assert [len(each.asked) for each in callbacks] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("solver", ["frank_wolfe", "block_frank_wolfe", "pegasos"])
+def test_other_solvers_ask_too(data, solver):
+    result = train(data, callbacks=[StopAfter(2)], tol=1e-9, solver=solver)
+    assert (result.stop_reason, result.epochs) == ("callback", 2)
+    assert result.history[-1].primal == result.certificate.primal

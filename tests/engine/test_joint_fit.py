@@ -69,6 +69,28 @@ def test_models_are_those_that_are_trained_alone(width):
         assert_same_optimum(found[each.name], alone)
 
 
+class StopAfter(Callback):
+    def __init__(self, epoch):
+        self.epoch = epoch
+
+    def should_stop(self, record, W):
+        return record.epoch == self.epoch
+
+
+def test_callback_stops_its_own_model_alone():
+    X, y = problem()
+    given = candidates(SOFTMAX)
+    last = given[-1].name
+    found = fit_many(
+        ArrayRows(X, y, M), given, OPTIONS, width=2,
+        callbacks=lambda each: [StopAfter(1)] if each.name == last else [],
+    )  # fmt: skip
+    assert {name: result.stop_reason for name, result in found.items()} == {
+        each.name: "callback" if each.name == last else "tolerance" for each in given
+    }
+    assert found[last].epochs == 1
+
+
 def vars_of(options, **others):
     return {name: getattr(options, name) for name in options.__dataclass_fields__} | others
 

@@ -1,12 +1,21 @@
 """Jobs on stores whose rows have sets of labels, and jobs with a loss of many parameters."""
 
+import csv
 import json
 
 import numpy as np
 import pytest
 from sklearn.metrics import f1_score, label_ranking_loss
 
-from dtopk.job import ClusterSection, DataSection, ModelSection, load_job, train
+from dtopk.job import (
+    ClusterSection,
+    DataSection,
+    EarlyStoppingSection,
+    ModelSection,
+    SolverSection,
+    load_job,
+    train,
+)
 from dtopk.job.scoring import evaluate_label_sets
 from dtopk.job.verification import verify_run
 from dtopk.model import load_model
@@ -82,6 +91,25 @@ def test_the_threshold_is_the_best_on_the_validation_split(tags, make_job):
     best = f1_score(indicator, scores > model.threshold, average="micro")
     for delta in np.unique(scores):
         assert f1_score(indicator, scores > delta, average="micro", zero_division=0) <= best + 1e-12
+
+
+@pytest.mark.parametrize("metric", ["rank_loss", "mean_average_precision", "top_3_accuracy"])
+def test_a_multilabel_job_stops_early(tags, make_job, metric):
+    """Less of the rank loss is better, and more of the others."""
+    sections = {
+        "model": ModelSection(loss="multilabel_softmax", C=10.0),
+        "data": DataSection(validation="val"),
+        "solver": SolverSection(tol=1e-7, dtype="float64"),
+    }
+    full = train(tags, make_job("full", **sections))
+    stopping = EarlyStoppingSection(metric=metric, patience=2)
+    result = train(tags, make_job("stopped", early_stopping=stopping, **sections))
+    with (result.run_dir / "history.csv").open(newline="") as file:
+        values = [float(row[f"val/{metric}"]) for row in csv.DictReader(file)]
+    best = (min if metric == "rank_loss" else max)(values)
+    assert result.stop_reason == "early_stopping"
+    assert result.epochs == 1 + values.index(best) + 2 < full.epochs
+    assert result.early_stopping["best_value"] == best
 
 
 @pytest.mark.parametrize("loss", ["logistic_ova", "multilabel_hinge"])

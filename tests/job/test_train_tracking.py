@@ -14,6 +14,7 @@ from dtopk.engine import Callback
 from dtopk.job import (
     ClusterSection,
     DataSection,
+    EarlyStoppingSection,
     ModelSection,
     ResourcesSection,
     SolverSection,
@@ -72,6 +73,22 @@ def test_run_has_parameters_metrics_tags_and_files(store, make_tracked, client):
     assert files == [
         "convergence.png", "history.csv", "job.toml", "result.json", "topk_accuracy.png",
     ]  # fmt: skip
+
+
+def test_early_stop_is_recorded(store, make_tracked, client):
+    result = train(
+        store,
+        make_tracked(
+            data=DataSection(validation="test"),
+            solver=SolverSection(tol=1e-12),
+            early_stopping=EarlyStoppingSection(metric="top_1_accuracy", patience=2),
+        ),
+    )
+    run = client.get_run(result.mlflow["run_id"])
+    assert run.data.tags["dtopk.stop_reason"] == "early_stopping"
+    assert run.data.params["early_stopping.metric"] == "top_1_accuracy"
+    assert run.data.metrics["early_stopping/best_epoch"] == result.epochs - 2
+    assert run.data.metrics["early_stopping/best_value"] == result.early_stopping["best_value"]
 
 
 def test_run_has_a_step_an_epoch(store, make_tracked, client):
