@@ -139,8 +139,8 @@ class MultilabelClassifier(KeepsEvaluation, ClassifierMixin, CertifiedLinearMode
     >>> clf.certificate_.relative_gap <= 1e-3
     True
     >>> clf.predict(X[:2])
-    array([[1, 1, 0],
-           [1, 1, 1]])
+    array([[0, 1, 0],
+           [0, 1, 0]])
     """
 
     classes_: Array
