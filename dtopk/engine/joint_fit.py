@@ -31,7 +31,7 @@ from dtopk.engine.feed import Feed
 from dtopk.engine.fit import check_run, describe_run, fit, make_member
 from dtopk.engine.holdings import count_model_bytes
 from dtopk.engine.interruption import Interruption
-from dtopk.engine.joint_updates import JointUpdates, SharedUpdater
+from dtopk.engine.joint_updates import JointUpdates, SharedUpdater, count_place_bytes
 from dtopk.engine.lanes import Lane, SharedFeed
 from dtopk.engine.leads import run_class
 from dtopk.engine.member import Member, make_conversion
@@ -247,21 +247,27 @@ class _JointFit:
             sizes = Sizes.of_rows(self._rows, self._options, loss)
             plans.append(plan_process(sizes, limit_bytes=self._options.memory_limit_bytes))
         plan = max(plans, key=lambda plan: plan.needed_bytes)
-        own = count_model_bytes(plan.sizes, plan.layout, plan.memory)
-        converted = largest_block(plan.layout) * plan.sizes.width * plan.sizes.itemsize
+        sizes = plan.sizes
+        own = count_model_bytes(sizes, plan.layout, plan.memory) + count_place_bytes(
+            sizes.n_classes, self._block_size(plan.layout), sizes.itemsize
+        )
+        converted = largest_block(plan.layout) * sizes.width * sizes.itemsize
         more = (plan.limit_bytes - plan.needed_bytes - converted) // max(own, 1)
         # The last one of each loss is kept, for the next to start from.
         n_kept = len({_key(each.loss) for each in self._upcoming})
         return plan, 1 + max(more - n_kept, 0)
 
+    def _block_size(self, layout: Layout) -> int:
+        size = self._options.block_size or default_block_size(self._rows.n_classes)
+        return min(size, largest_block(layout))
+
     def _make_updates(self) -> JointUpdates:
         rows, options = self._rows, self._options
-        block_size = options.block_size or default_block_size(rows.n_classes)
         return JointUpdates(
             make_conversion(rows, options),
             rows.n_classes,
             min(len(self._upcoming), self._most),
-            min(block_size, largest_block(self._layout)),
+            self._block_size(self._layout),
             count_threads(),
         )
 
@@ -299,7 +305,13 @@ class _JointFit:
         return self._most if self._shared_seconds >= 0.45 * self._own_seconds else 1
 
     def _prepare(self, candidate: Candidate) -> _Training:
-        scratch = contextlib.ExitStack()
+        with contextlib.ExitStack() as scratch:
+            training = self._prepare_with(candidate, scratch)
+            # From here on it is the training's.
+            training.scratch = scratch.pop_all()
+        return training
+
+    def _prepare_with(self, candidate: Candidate, scratch: contextlib.ExitStack) -> _Training:
         state: RunState | None = None
         options = _options_of(candidate, self._options)
         if not self._memory.duals_in_memory:
@@ -319,6 +331,10 @@ class _JointFit:
         )  # fmt: skip
         member.stop = lambda: self._interruption.requested
         member.report = run.report
+        updater = None
+        if type(member) is Member:
+            updater = self._updates.make_updater(member.updater)
+            member.updater, member.W = updater, updater.W
         info = describe_run(self._rows, candidate.loss, options, self._layout, self._memory, choice)
 
         def work() -> None:
@@ -329,12 +345,11 @@ class _JointFit:
 
         lane = Lane(candidate.name, work)
         feed.lane, feed.duals = lane, member.duals
-        training = _Training(candidate=candidate, lane=lane, duals=member.duals, scratch=scratch)
-        if type(member) is Member:
-            updater = self._updates.make_updater(member.updater)
+        if updater is not None:
             updater.lane = lane
-            member.updater, member.W = updater, updater.W
-            training.updater = updater
+        training = _Training(
+            candidate=candidate, lane=lane, duals=member.duals, scratch=scratch, updater=updater
+        )
         return training
 
     def _find_start(self, candidate: Candidate) -> StartPoint | None:

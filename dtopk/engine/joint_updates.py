@@ -55,9 +55,14 @@ class WeightStack:
         self._free = list(self._places)
 
     @property
-    def n_free(self) -> int:
-        """Places that are not taken."""
-        return len(self._free)
+    def n_places(self) -> int:
+        """Places for models."""
+        return len(self._places)
+
+    @property
+    def n_taken(self) -> int:
+        """Places that models have."""
+        return len(self._places) - len(self._free)
 
     def take_place(self) -> slice:
         """Return the columns of a model that comes, which are zero."""
@@ -213,8 +218,8 @@ class JointUpdates:
         self._conversion = conversion
         self._n_classes = n_classes
         self._block_size = block_size
+        self._n_models = n_models
         self._threads = threads if n_classes <= _MOST_CLASSES else 1
-        self._n_places = count_places(n_classes, n_models, self._threads)
         self._stacks: list[WeightStack] = []
         self._block = np.empty((block_size, conversion.width), conversion.dtype)
         self._gram = np.empty((block_size, block_size), conversion.dtype)
@@ -231,12 +236,14 @@ class JointUpdates:
         ----------
         own : BlockUpdater
         """
-        stack = max(self._stacks, key=lambda stack: stack.n_free, default=None)
-        # The next core's comes before a second model of the first one.
-        wanted = self._n_places if len(self._stacks) < self._threads else 1
-        if stack is None or stack.n_free < wanted:
+        with_place = [stack for stack in self._stacks if stack.n_taken < stack.n_places]
+        stack = min(with_place, key=lambda stack: stack.n_taken, default=None)
+        n_left = self._n_models - sum(stack.n_places for stack in self._stacks)
+        # The next core's matrix comes before a second model in the first one's.
+        if stack is None or (stack.n_taken > 0 and n_left > 0):
+            n_places = count_places(self._n_classes, n_left, self._threads - len(self._stacks))
             width, dtype = self._conversion.width, self._conversion.dtype
-            stack = WeightStack(width, self._n_classes, self._n_places, self._block_size, dtype)
+            stack = WeightStack(width, self._n_classes, n_places, self._block_size, dtype)
             self._stacks.append(stack)
         return SharedUpdater(own, self._n_classes, stack)
 
@@ -265,7 +272,7 @@ class JointUpdates:
         if n_parts == 1:
             _update_stacks(work, block, G)
             return
-        with one_thread_each():
+        with one_thread_each:
             others = [
                 self._pool.submit(_update_stacks, work[k::n_parts], block, G)
                 for k in range(1, n_parts)
@@ -279,19 +286,32 @@ class JointUpdates:
 
 
 def count_places(n_classes: int, n_models: int, threads: int) -> int:
-    """Say for how many models there is to be place in one matrix.
+    """Say for how many models there is to be place in the next matrix.
 
     Parameters
     ----------
     n_classes : int
     n_models : int
-        Most that are trained at a time.
+        Most that are trained at a time, less those that there is place for.
     threads : int
-        Cores that they are dealt to.
+        Cores that have no matrix yet.
     """
     if n_classes > _MOST_CLASSES:
         return 1
-    return max(min(_STACK_COLUMNS // n_classes, -(-n_models // threads)), 1)
+    return max(min(_STACK_COLUMNS // n_classes, -(-n_models // max(threads, 1))), 1)
+
+
+def count_place_bytes(n_classes: int, block_size: int, itemsize: int) -> int:
+    """Count what the rows of a block take, of one model.
+
+    Parameters
+    ----------
+    n_classes : int
+    block_size : int
+    itemsize : int
+    """
+    # Scores and changes, in the matrix of all and by themselves, and the duals.
+    return 5 * block_size * n_classes * itemsize
 
 
 def _update_stacks(

@@ -43,7 +43,10 @@ class TrainResult:
     duals_kept: bool
     """Whether the duals are in the run folder, for another run to start from."""
     resumable: bool
-    """Whether the run has a state, from which the same job goes on."""
+    """Whether the same job goes on with the run."""
+    committed: bool
+    """Whether the run has ever had a state to go on from; one that was asked to stop before starts
+    again."""
     resumed_at: tuple[int, ...]
     """The epochs after which the run was taken up again."""
     written: tuple[AnyPath, ...]
@@ -64,6 +67,7 @@ class TrainResult:
             "epochs": self.epochs,
             "seconds": self.seconds,
             "resumable": self.resumable,
+            "committed": self.committed,
             "resumed_at": list(self.resumed_at),
             "primal": self.certificate.primal,
             "dual": self.certificate.dual_value,

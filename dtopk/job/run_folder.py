@@ -231,8 +231,10 @@ class RunFolder:
         """Whether the run was asked to stop before its first commit, and so left only a result."""
         if not self.result.is_file():
             return False
-        resumable = json.loads(self.result.read_text(encoding="utf-8")).get("resumable", False)
-        return bool(resumable) and self.find_checkpoint() is None
+        result = json.loads(self.result.read_text(encoding="utf-8"))
+        # Not where a state has been, and was deleted: its run would be lost.
+        never_committed = not result.get("committed", True)
+        return bool(never_committed and result["resumable"] and self.find_checkpoint() is None)
 
     def claim(self, record: RunRecord, job_toml: str) -> None:
         """Make the folder this run's; what a run has left that was killed early is overwritten.

@@ -345,6 +345,9 @@ class _Sweep:
         write_text(self._folder.result, text + "\n")
         if result.losses:
             write_text(self._folder.losses, format_table_csv(result.losses))
+        else:
+            # Of an earlier call, which was asked for them.
+            self._folder.losses.unlink(missing_ok=True)
 
     def _draw(self, result: SweepResult) -> None:
         lines: dict[str, SweepLine] = {}

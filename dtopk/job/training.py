@@ -330,9 +330,10 @@ def _report(
     problem, folder = part.problem, part.folder
     if run is not None:
         run.wait_for_start()
+    has_state = part.state.load() is not None
     is_final = fitted.certificate.certified or (
         # Who asked a run to stop in its first epoch means to start it again.
-        part.state.load() is None and fitted.stop_reason != "interrupted"
+        not has_state and fitted.stop_reason != "interrupted"
     )
     result = TrainResult(
         run_dir=folder.path,
@@ -350,6 +351,7 @@ def _report(
         n_skipped=problem.n_skipped,
         duals_kept=folder.has_dual,
         resumable=not is_final,
+        committed=has_state or part.goes_on,
         resumed_at=part.record.resumed_at,
         written=(),
         mlflow={} if run is None else run.describe(),

@@ -8,9 +8,8 @@ interpreter lock for the length of the product, which would stop the thread that
 a ctypes call releases it.
 """
 
-import contextlib
 import ctypes
-from collections.abc import Iterator
+import threading
 from functools import cache
 from typing import Any
 
@@ -46,17 +45,33 @@ def _find_pools() -> tuple[Any, ...]:
     return tuple(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
-@contextlib.contextmanager
-def one_thread_each() -> Iterator[None]:
-    """Have each product be done by the thread that calls it; for as long as several do."""
-    before = [pool.get_num_threads() for pool in _find_pools()]
-    for pool in _find_pools():
-        pool.set_num_threads(1)
-    try:
-        yield
-    finally:
-        for pool, n_threads in zip(_find_pools(), before, strict=True):
-            pool.set_num_threads(n_threads)
+class _OneThreadEach:
+    """Has each product be done by the thread that calls it, until the last who asked has left."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._n_inside = 0
+        self._before: list[int] = []
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._n_inside += 1
+            if self._n_inside == 1:
+                self._before = [pool.get_num_threads() for pool in _find_pools()]
+                for pool in _find_pools():
+                    pool.set_num_threads(1)
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._n_inside -= 1
+            if self._n_inside == 0:
+                for pool, n_threads in zip(_find_pools(), self._before, strict=True):
+                    pool.set_num_threads(n_threads)
+
+
+one_thread_each = _OneThreadEach()
+"""A context in which each product is done by the thread that calls it. The number of threads is the
+process's: where several are in it at a time, it comes back with the last of them."""
 
 
 def count_threads() -> int:

@@ -62,7 +62,7 @@ class SparseRows:
         ----------
         rows : ndarray of shape (n_rows, n_columns), float32 or float64
         """
-        found = cls.find(rows, rows.size)
+        found = cls.find(rows, int(np.count_nonzero(rows)))
         assert found is not None
         return found
 
@@ -79,7 +79,11 @@ class SparseRows:
         indices = np.empty(most + rows.shape[1], np.int32)
         values = np.empty(len(indices), rows.dtype)
         count = kernels.take_nonzeros(rows, indptr, indices, values)
-        return None if count < 0 else cls(indptr, indices[:count].copy(), values[:count].copy())
+        if count < 0:
+            return None
+        if count == most:
+            return cls(indptr, indices[:count], values[:count])
+        return cls(indptr, indices[:count].copy(), values[:count].copy())
 
     @classmethod
     def concatenate(cls, parts: "list[SparseRows]") -> "SparseRows":

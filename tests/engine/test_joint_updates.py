@@ -128,7 +128,14 @@ def test_more_models_than_one_matrix_has_places_for(rng):
 
 @pytest.mark.parametrize(
     ("n_classes", "n_models", "threads", "places"),
-    [(10, 13, 1, 13), (10, 13, 2, 7), (10, 100, 1, 25), (200, 13, 1, 1), (10, 1, 4, 1)],
+    [
+        (10, 13, 1, 13),
+        (10, 13, 2, 7),
+        (10, 100, 1, 25),
+        (200, 13, 1, 1),
+        (10, 1, 4, 1),
+        (10, 6, 0, 6),
+    ],
 )
 def test_weights_lie_side_by_side_where_classes_are_few(n_classes, n_models, threads, places):
     assert count_places(n_classes, n_models, threads) == places
@@ -145,3 +152,16 @@ def test_an_error_in_one_models_rows_is_raised_and_no_thread_is_left(rng):
         model.lane.end()
     updates.close()
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(("n_models", "threads"), [(17, 16), (9, 8), (5, 2), (3, 8), (60, 2)])
+def test_there_is_place_for_no_more_models_than_there_are(rng, n_models, threads):
+    updates, problem = make_updates(n_models, threads), make_problem(rng)
+    models = [Model(LOSSES[0], updates, 1.0, 1.0, problem) for _ in range(n_models)]
+    stacks = {id(model.shared.stack): model.shared.stack for model in models}
+    assert sum(stack.n_places for stack in stacks.values()) == n_models
+    assert all(stack.n_taken == stack.n_places for stack in stacks.values())
+    assert len(stacks) >= min(n_models, threads)
+    for model in models:
+        model.lane.end()
+    updates.close()

@@ -245,6 +245,19 @@ def test_run_stopped_before_its_first_commit_starts_again(store, make_long, sect
     assert_same_run(undisturbed, again)
 
 
+def test_run_whose_state_was_deleted_is_not_trained_over(store, make_long):
+    job = make_long(solver=dataclasses.replace(LONG, max_epochs=3))
+    stopped = train(store, job)
+    interrupted = train(store, make_long("interrupted"), callbacks=[InterruptAfter(4)])
+    for result in (stopped, interrupted):
+        assert (result.resumable, result.committed) == (True, True)
+        shutil.rmtree(result.run_dir / "state")
+        with pytest.raises(ValueError, match="whose run has ended"):
+            check_resumable(result.run_dir)
+    with pytest.raises(ValueError, match="holds a run that has ended"):
+        train(store, job)
+
+
 def test_run_certified_before_its_first_commit_has_ended(store, make_long):
     job = make_long(solver=dataclasses.replace(LONG, tol=0.999))
     result = train(store, job, callbacks=[InterruptInFirstEpoch()])

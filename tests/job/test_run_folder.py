@@ -76,7 +76,7 @@ def test_run_that_has_ended_is_refused(claimed):
 
 
 def test_run_that_stopped_before_its_first_commit_can_be_started_again(claimed):
-    claimed.write_result({"resumable": True})
+    claimed.write_result({"resumable": True, "committed": False})
     claimed.check_usable()
     assert claimed.starts_again()
     commit(claimed, 3)

@@ -319,6 +319,8 @@ def test_losses_are_compared_each_at_its_best(store, make_sweep, refit):
 
 
 def test_losses_are_not_compared_unless_asked_for(store, make_sweep):
+    """Nor is a table left of an earlier call."""
+    sweep(store, make_sweep(grid=dataclasses.replace(GRID, by_loss=True)))
     result = sweep(store, make_sweep())
     assert result.losses == ()
     assert not (result.run_dir / "losses.csv").exists()
