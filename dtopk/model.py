@@ -12,6 +12,7 @@ import io
 import json
 import math
 import os
+import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +23,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dtopk.atomic import FilePath, replace_when_complete
-from dtopk.calibration import Calibration, NewerCalibrationError, read_calibration
+from dtopk.calibration import (
+    Calibration,
+    NewerCalibrationError,
+    OutdatedCalibrationError,
+    read_calibration,
+)
 
 if TYPE_CHECKING:
     from dtopk_storage.paths import AnyPath, PathLike
@@ -373,9 +379,7 @@ def load_model(path: "PathLike") -> Model:
         with zipfile.ZipFile(file) as archive:
             header = json.loads(archive.read(_HEADER))
             _check_header(header, path)
-            calibration = None
-            if _CALIBRATION in archive.namelist():
-                calibration = read_calibration(archive.read(_CALIBRATION))
+            calibration = _read_calibration(archive, path)
             return Model(**_fields(header), **_read_arrays(archive), calibration=calibration)
     except NewerCalibrationError as error:
         raise ValueError(f"{error} In {path!r}.") from error
@@ -478,6 +482,17 @@ def _check_header(header: Mapping[str, Any], path: str) -> None:
 
 def _fields(header: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in header.items() if name not in ("format", "version")}
+
+
+def _read_calibration(archive: zipfile.ZipFile, path: str) -> Calibration | None:
+    """Read the calibration, if there is one; without one of another meaning the model is sound."""
+    if _CALIBRATION not in archive.namelist():
+        return None
+    try:
+        return read_calibration(archive.read(_CALIBRATION))
+    except OutdatedCalibrationError as error:
+        warnings.warn(f"The calibration of {path!r} is left out: {error}", stacklevel=3)
+        return None
 
 
 def _read_arrays(archive: zipfile.ZipFile) -> dict[str, Any]:
