@@ -94,6 +94,10 @@ class Model:
     """Training rows of each class, shape (n_classes,); None: not known."""
     job: Mapping[str, Any] = field(default_factory=dict)
     """The job that trained the model, as resolved."""
+    trained_on: tuple[str, ...] = ()
+    """The splits of the job's store whose rows it was trained on; empty: the job's `data.train`."""
+    chosen_on: str = ""
+    """The split by whose rows a sweep chose this model among others; empty: none is known."""
     certificate: Mapping[str, Any] = field(default_factory=dict)
     """How far from the optimum the weights are at most: primal, dual value and gap. Of which
     optimum, where the loss is not convex, :class:`dtopk.solvers.certificate.Certificate` says."""
@@ -328,8 +332,18 @@ class Model:
 
     def _header(self) -> dict[str, Any]:
         multilabel = {"target": self.target, "threshold": self.threshold}
+        # Left out where they say nothing: older programs refuse keys that they do not know.
+        selection = {
+            name: value
+            for name, value in (
+                ("trained_on", list(self.trained_on)),
+                ("chosen_on", self.chosen_on),
+            )
+            if value
+        }
         return {
             **(multilabel if self.target == "multilabel" else {}),
+            **selection,
             "format": _FORMAT,
             "version": MODEL_VERSION,
             "loss": self.loss,
@@ -481,7 +495,8 @@ def _check_header(header: Mapping[str, Any], path: str) -> None:
 
 
 def _fields(header: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in header.items() if name not in ("format", "version")}
+    fields = {name: value for name, value in header.items() if name not in ("format", "version")}
+    return fields | {"trained_on": tuple(fields.get("trained_on", ()))}
 
 
 def _read_calibration(archive: zipfile.ZipFile, path: str) -> Calibration | None:

@@ -191,6 +191,16 @@ def test_model_is_read_without_a_calibration_of_another_meaning(tmp_path, monkey
         assert load_model(tmp_path).calibration is None
 
 
+def test_model_says_what_it_was_trained_and_chosen_on(tmp_path, saved):
+    make_model(trained_on=("train", "val"), chosen_on="val").save(tmp_path / "best.npz")
+    again = load_model(tmp_path / "best.npz")
+    assert (again.trained_on, again.chosen_on) == (("train", "val"), "val")
+    plain = load_model(saved)
+    assert (plain.trained_on, plain.chosen_on) == ((), "")
+    with zipfile.ZipFile(saved) as archive:
+        assert not {"trained_on", "chosen_on"} & set(json.loads(archive.read("model.json")))
+
+
 def test_model_refuses_another_number_of_features():
     with pytest.raises(ValueError, match=r"X must have shape \(n_samples, 2\).* got \(1, 3\)\."):
         make_model().decision_function([[1, 2, 3]])

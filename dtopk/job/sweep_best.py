@@ -164,7 +164,7 @@ class SweepScorer:
                 continue
             path = self._folder.best(metric) / "model.npz"
             make_folder(self._folder.best(metric))
-            model = self._load(unit, each)
+            model = self._load(unit, each, trained)
             model.save(path)
             best[metric] = BestSetting(
                 metric=metric,
@@ -178,9 +178,13 @@ class SweepScorer:
             )
         return best
 
-    def _load(self, unit: Unit, result: SettingResult) -> Model:
-        model = self._folder.load_model(unit)
-        return dataclasses.replace(model, threshold=result.metrics.get("threshold", 0.0))
+    def _load(self, unit: Unit, result: SettingResult, trained: UnitResult) -> Model:
+        return dataclasses.replace(
+            self._folder.load_model(unit),
+            threshold=result.metrics.get("threshold", 0.0),
+            trained_on=trained.splits,
+            chosen_on=self._plan.scored_split,
+        )
 
     def compare_losses(
         self,

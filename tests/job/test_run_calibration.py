@@ -202,6 +202,32 @@ def test_rows_that_may_have_been_trained_on_are_warned_of(small, tmp_path, caplo
     assert not caplog.text
 
 
+def test_rows_of_all_splits_trained_on_are_refused(small):
+    """Each row counts once, also where two splits have it."""
+    model, store = small
+    refit = dataclasses.replace(model, trained_on=("train", "test", "train"))
+    with pytest.raises(ValueError, match="'test', of which 50 rows are in 'train' and 'test' and"):
+        calibrate_model(refit, store, "test")
+
+
+def test_rows_that_the_model_was_chosen_by_are_warned_of(small, tmp_path, caplog):
+    model, store = small
+    stopped = {"early_stopping": {"metric": "top_1"}}
+    data = {"data": model.job["data"] | {"validation": "test"}}
+    for chosen, how in (
+        (dataclasses.replace(model, chosen_on="test"), "setting's metric"),
+        (dataclasses.replace(model, job={**model.job, **data, **stopped}), "early stopping"),
+    ):
+        caplog.clear()
+        calibrate_model(chosen, store, "test")
+        assert f"The model was chosen by its {how} on split 'test'" in caplog.text
+    caplog.clear()
+    calibrate_model(dataclasses.replace(model, job=model.job | data), store, "test")
+    other = make_store(tmp_path / "other.zarr")
+    calibrate_model(dataclasses.replace(model, chosen_on="test"), other, "test")
+    assert not caplog.text
+
+
 def test_a_split_that_is_not_there_is_named(small):
     model, store = small
     with pytest.raises(ValueError, match="split 'val' is unknown in"):
