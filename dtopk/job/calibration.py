@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from dtopk.calibration import complete_score, log_softmax
 from dtopk.evaluation import CalibrationCounts, ReliabilityCounts, fit_calibration
+from dtopk.job.run_folder import RunFolder
 from dtopk.job.scoring import iter_scores
-from dtopk.model import Model
+from dtopk.model import Model, load_model
 from dtopk_storage import FeatureStore
 from dtopk_storage.paths import as_path
 
@@ -100,6 +101,56 @@ def calibrate_model(
         after.update(y, scores)
     calibrated = dataclasses.replace(model, calibration=calibration)
     return CalibrationResult(model=calibrated, before=before, after=after)
+
+
+def keep_calibration(model: Model, folder: RunFolder) -> Model:
+    """Give a model the calibration of the one in its folder, where the weights are the same.
+
+    Where they are not, the figure of the calibration is deleted.
+
+    Parameters
+    ----------
+    model : Model
+        That is to be saved in the folder.
+    folder : RunFolder
+
+    Returns
+    -------
+    Model
+    """
+    before = _load_earlier(folder)
+    if before is not None and before.calibration is not None:
+        if _predicts_the_same(model, before):
+            return dataclasses.replace(model, calibration=before.calibration)
+        logger.warning(
+            "The calibration of the model in %r is dropped: its weights are others now.",
+            str(folder.path),
+        )
+    folder.reliability.unlink(missing_ok=True)
+    return model
+
+
+def _load_earlier(folder: RunFolder) -> Model | None:
+    """Load the model of an earlier part of a run; one that cannot be read is overwritten."""
+    if not folder.model.is_file():
+        return None
+    try:
+        return load_model(folder.model)
+    except ValueError:
+        return None
+
+
+def _predicts_the_same(one: Model, other: Model) -> bool:
+    return one.W.dtype == other.W.dtype and all(
+        _is_equal(getattr(one, name), getattr(other, name))
+        for name in ("W", "intercept", "classes", "feature_mean", "feature_scale")
+    )
+
+
+def _is_equal(one: NDArray[Any] | None, other: NDArray[Any] | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return np.array_equal(one, other)
 
 
 def list_trained(model: Model) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ from dtopk.job import (
 )
 from dtopk.job.calibration import calibrate_model
 from dtopk.job.names import list_settings
+from dtopk.job.run_folder import RunFolder
 from dtopk.model import load_model
 from dtopk_storage import create_store, open_store
 from tests.job.test_multilabel_jobs import LABELS, make_sets
@@ -396,6 +397,40 @@ def test_a_sweep_that_is_done_trains_nothing(store, make_sweep):
     again = sweep(store, make_sweep())
     assert again.n_trained == 0
     assert again.settings == first.settings
+
+
+def calibrate_best(result, metric="top_1"):
+    """Do what `dtopk calibrate` does, with something for a figure."""
+    folder = RunFolder(path=result.run_dir / "best" / metric)
+    model = load_model(folder.path)
+    calibrate_model(model, open_store(model.job["data"]["store"]), "test").model.save(folder.model)
+    folder.reliability.write_bytes(b"png")
+    return folder
+
+
+def test_a_sweep_that_is_done_keeps_calibrations(store, make_sweep, caplog):
+    folder = calibrate_best(sweep(store, make_sweep()))
+    before = load_model(folder.path).calibration
+    again = sweep(store, make_sweep()).best["top_1"]
+    kept = load_model(folder.path).calibration
+    for found in (again.model.calibration, kept):
+        assert found.temperature == before.temperature
+        np.testing.assert_array_equal(found.conformal_scores, before.conformal_scores)
+    assert folder.reliability.is_file()
+    assert "calibration" not in caplog.text
+
+
+def test_another_best_model_drops_the_calibration(store, make_sweep, caplog):
+    """Trained anew on more rows it has other weights; of the second metric none is asked for."""
+    first = sweep(store, make_sweep())
+    folders = [calibrate_best(first, metric) for metric in ("top_1", "top_2")]
+    job = with_grid(make_sweep(), refit=True, metric="top_1")
+    assert sweep(store, job).best["top_1"].model.calibration is None
+    assert load_model(folders[0].path).calibration is None
+    assert not folders[0].reliability.exists()
+    assert not folders[1].path.exists()
+    for folder in folders:
+        assert f"The calibration of the model in {str(folder.path)!r} is dropped" in caplog.text
 
 
 def test_models_say_what_they_were_trained_and_chosen_on(store, make_sweep):
