@@ -15,17 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-CALIBRATION_VERSION = 1
+CALIBRATION_VERSION = 2
 """The newest version of a calibration that this program reads."""
 CONFORMAL_SCORES = {
     "lac": "-log p_j: sets of the labels whose probability is above a threshold",
-    "aps": "the sum of the probabilities from the highest to p_j",
-    "raps": "as aps, and a penalty for each place of the label after the k-th",
+    "aps": "-log(1 - s_j), s_j the sum of the probabilities before p_j, from the highest on",
+    "raps": "s_j - 1, and a penalty for each place of the label after the k-th",
     "margin": "the k-th highest score of the other classes less u_j; it needs no probabilities",
 }
 """Nonconformity scores of a label j by name, with what they are."""
 RANKED_SCORES = ("raps", "margin")
 """Those that take k."""
+_CHANGED_SCORES = {1: ("aps", "raps")}
+"""By version of a calibration those that were another number then: its sums held p_j."""
 DEFAULT_PENALTY = 0.1
 """Of 'raps', for each place."""
 
@@ -40,14 +42,22 @@ class Calibration:
     With scores u and p = softmax(u / temperature) the nonconformity of label j is one of
 
     - 'lac': ``-log p_j``, which orders labels as ``1 - p_j`` does [1]_;
-    - 'aps': the sum of all p_i placed before j, and of p_j itself [2]_, without its randomisation;
-    - 'raps': that, and ``penalty * max(0, place of j - k)`` [3]_, places counted from 1;
+    - 'aps': ``-log(1 - s_j)``, s_j the sum of all p_i placed before j, which orders labels as s_j
+      does: the set is the shortest beginning of the ranking whose sum passes a threshold [2]_,
+      without its randomisation;
+    - 'raps': ``s_j - 1 + penalty * max(0, place of j - k)`` [3]_, places counted from 1;
     - 'margin': the k-th highest score of the other classes less u_j.
+
+    As ``1 - s_j`` is summed from the smallest probability on, float32 tells scores of 'aps' apart
+    however near to 1 their s_j are; those of 'raps' down to a difference from 1 of 1e-38, and after
+    the k-th place, where it is small, by the place alone.
 
     A set holds the labels whose nonconformity is at most the ``ceil((n + 1) * coverage)``-th
     smallest of the n kept. Where rows are exchangeable, the label of a new one is in its set with a
     probability of at least `coverage`; where no two of them are equal, of less than
-    ``coverage + 1 / (n + 1)`` [4]_. A set consists of the best labels of a row, and may be empty.
+    ``coverage + 1 / (n + 1)`` [4]_. A set consists of the best labels of a row. That of 'lac' or
+    'margin' may be empty. That of 'aps' or 'raps' holds the best label, whose score is the lowest
+    there is for every row: sets cover no less than the accuracy, whatever is asked for.
 
     References
     ----------
@@ -203,6 +213,10 @@ class NewerCalibrationError(ValueError):
     """A calibration is sound, but of a version that this program does not know."""
 
 
+class OutdatedCalibrationError(ValueError):
+    """A calibration is sound, but its scores are not the numbers that labels are given now."""
+
+
 def read_calibration(content: bytes) -> Calibration:
     """Read what `Calibration.to_bytes` returned.
 
@@ -218,6 +232,8 @@ def read_calibration(content: bytes) -> Calibration:
     ------
     NewerCalibrationError
         If a newer program wrote it.
+    OutdatedCalibrationError
+        If an older program wrote it, whose score of this name was another one.
     ValueError, LookupError, TypeError, zipfile.BadZipFile
         If it is damaged.
     """
@@ -228,6 +244,11 @@ def read_calibration(content: bytes) -> Calibration:
             raise NewerCalibrationError(
                 f"version of the calibration must be at most {CALIBRATION_VERSION}, got "
                 f"{version}. A newer dtopk wrote it: upgrade this one."
+            )
+        if header["score"] in _CHANGED_SCORES.get(version, ()):
+            raise OutdatedCalibrationError(
+                f"score {header['score']!r} must be of version {CALIBRATION_VERSION} of the "
+                f"calibration, got version {version}, where it was another number. Calibrate anew."
             )
         with archive.open(_SCORES) as member:
             values = np.lib.format.read_array(member, allow_pickle=False)
@@ -298,6 +319,8 @@ def complete_score(
 def log_softmax(scores: NDArray[Any], temperature: float) -> NDArray[np.float64]:
     """Compute log(softmax(scores / temperature)) of every row, in float64.
 
+    That of the best class is exact to rounding however near to 0 it is.
+
     Parameters
     ----------
     scores : ndarray of shape (n_samples, n_classes)
@@ -306,7 +329,10 @@ def log_softmax(scores: NDArray[Any], temperature: float) -> NDArray[np.float64]
     u = scores.astype(np.float64)
     u -= u.max(axis=1, keepdims=True)
     u /= temperature
-    u -= np.log(np.exp(u).sum(axis=1, keepdims=True))
+    others = np.exp(u)
+    # Beside the 1 of the best class the sum of the others would be rounded away.
+    others[np.arange(len(u)), u.argmax(axis=1)] = 0
+    u -= np.log1p(others.sum(axis=1, keepdims=True))
     return u
 
 
@@ -332,16 +358,31 @@ def score_labels(
         return _margins(scores, k)
     log_p = log_softmax(scores, temperature)
     if score == "lac":
-        return (-log_p).astype(np.float32)
+        return (0.0 - log_p).astype(np.float32)
     order = np.argsort(-scores, axis=1, kind="stable")
-    sums = np.cumsum(np.exp(np.take_along_axis(log_p, order, axis=1)), axis=1)
-    if score == "raps":
+    log_tails = _sum_tails(np.take_along_axis(log_p, order, axis=1))
+    if score == "aps":
+        in_order = 0.0 - log_tails
+    else:
         assert k is not None
         assert penalty is not None
-        sums += penalty * np.maximum(np.arange(1, scores.shape[1] + 1) - k, 0)
+        places = np.arange(1, scores.shape[1] + 1)
+        in_order = penalty * np.maximum(places - k, 0) - np.exp(log_tails)
     values = np.empty(scores.shape, np.float32)
-    np.put_along_axis(values, order, sums.astype(np.float32), axis=1)
+    np.put_along_axis(values, order, in_order.astype(np.float32), axis=1)
     return values
+
+
+def _sum_tails(log_p: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return log(p_j + p_(j+1) + ...) of probabilities in descending order, given their logarithms.
+
+    Summed from the smallest on, by logarithms: one minus the sum of those before would be 0 from
+    some place on, and so would p itself where scores are far apart.
+    """
+    log_tails = np.logaddexp.accumulate(log_p[:, ::-1], axis=1)[:, ::-1]
+    # Without the rounding of the sum: the best labels of all rows are equal.
+    log_tails[:, 0] = 0
+    return log_tails
 
 
 def _margins(scores: NDArray[Any], k: int) -> NDArray[np.float32]:

@@ -12,6 +12,7 @@ import io
 import json
 import math
 import os
+import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +23,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dtopk.atomic import FilePath, replace_when_complete
-from dtopk.calibration import Calibration, NewerCalibrationError, read_calibration
+from dtopk.calibration import (
+    Calibration,
+    NewerCalibrationError,
+    OutdatedCalibrationError,
+    read_calibration,
+)
 
 if TYPE_CHECKING:
     from dtopk_storage.paths import AnyPath, PathLike
@@ -88,6 +94,10 @@ class Model:
     """Training rows of each class, shape (n_classes,); None: not known."""
     job: Mapping[str, Any] = field(default_factory=dict)
     """The job that trained the model, as resolved."""
+    trained_on: tuple[str, ...] = ()
+    """The splits of the job's store whose rows it was trained on; empty: the job's `data.train`."""
+    chosen_on: str = ""
+    """The split by whose rows a sweep chose this model among others; empty: none is known."""
     certificate: Mapping[str, Any] = field(default_factory=dict)
     """How far from the optimum the weights are at most: primal, dual value and gap. Of which
     optimum, where the loss is not convex, :class:`dtopk.solvers.certificate.Certificate` says."""
@@ -322,8 +332,18 @@ class Model:
 
     def _header(self) -> dict[str, Any]:
         multilabel = {"target": self.target, "threshold": self.threshold}
+        # Left out where they say nothing: older programs refuse keys that they do not know.
+        selection = {
+            name: value
+            for name, value in (
+                ("trained_on", list(self.trained_on)),
+                ("chosen_on", self.chosen_on),
+            )
+            if value
+        }
         return {
             **(multilabel if self.target == "multilabel" else {}),
+            **selection,
             "format": _FORMAT,
             "version": MODEL_VERSION,
             "loss": self.loss,
@@ -373,9 +393,7 @@ def load_model(path: "PathLike") -> Model:
         with zipfile.ZipFile(file) as archive:
             header = json.loads(archive.read(_HEADER))
             _check_header(header, path)
-            calibration = None
-            if _CALIBRATION in archive.namelist():
-                calibration = read_calibration(archive.read(_CALIBRATION))
+            calibration = _read_calibration(archive, path)
             return Model(**_fields(header), **_read_arrays(archive), calibration=calibration)
     except NewerCalibrationError as error:
         raise ValueError(f"{error} In {path!r}.") from error
@@ -477,7 +495,19 @@ def _check_header(header: Mapping[str, Any], path: str) -> None:
 
 
 def _fields(header: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in header.items() if name not in ("format", "version")}
+    fields = {name: value for name, value in header.items() if name not in ("format", "version")}
+    return fields | {"trained_on": tuple(fields.get("trained_on", ()))}
+
+
+def _read_calibration(archive: zipfile.ZipFile, path: str) -> Calibration | None:
+    """Read the calibration, if there is one; without one of another meaning the model is sound."""
+    if _CALIBRATION not in archive.namelist():
+        return None
+    try:
+        return read_calibration(archive.read(_CALIBRATION))
+    except OutdatedCalibrationError as error:
+        warnings.warn(f"The calibration of {path!r} is left out: {error}", stacklevel=3)
+        return None
 
 
 def _read_arrays(archive: zipfile.ZipFile) -> dict[str, Any]:

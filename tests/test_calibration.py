@@ -11,6 +11,7 @@ from dtopk.calibration import (
     RANKED_SCORES,
     Calibration,
     NewerCalibrationError,
+    OutdatedCalibrationError,
     read_calibration,
     score_labels,
 )
@@ -51,13 +52,13 @@ def test_lac_by_hand():
 
 
 def test_aps_by_hand():
-    """5/8 alone, 5/8 + 2/8, and all."""
-    np.testing.assert_allclose(score_by_hand("aps"), [1, 7 / 8, 5 / 8], rtol=1e-6)
+    """The sums before are 7/8, 5/8 and 0."""
+    np.testing.assert_allclose(score_by_hand("aps"), -np.log([1 / 8, 3 / 8, 1]), rtol=1e-6)
 
 
 def test_raps_by_hand():
-    """Places 3, 2, 1: the last one pays once where k = 2."""
-    np.testing.assert_allclose(score_by_hand("raps", 2, 0.5), [1.5, 7 / 8, 5 / 8], rtol=1e-6)
+    """The sums before, less 1; places 3, 2, 1: the third pays once where k = 2."""
+    np.testing.assert_allclose(score_by_hand("raps", 2, 0.5), [3 / 8, -3 / 8, -1], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,75 @@ def test_sets_hold_the_best_labels(rng, score):
 def test_equal_scores_fit_in_class_order():
     """Two best labels of 1/2 each: the first is placed first."""
     found = score_labels(np.zeros((1, 2)), "aps", temperature=1.0, k=None, penalty=None)
-    np.testing.assert_allclose(found, [[0.5, 1.0]])
+    np.testing.assert_allclose(found, [[0, np.log(2)]])
+
+
+def score_probabilities(p, score, **parameters):
+    """Score labels of some probabilities, which need not sum to 1."""
+    parameters = {"k": None, "penalty": None} | parameters
+    return score_labels(np.log(np.array([p])), score, temperature=1.0, **parameters)[0]
+
+
+@pytest.mark.parametrize("score", [{"score": "aps"}, {"score": "raps", "k": 2, "penalty": 0.1}])
+def test_sets_of_sums_hold_the_best_label_of_every_row(rng, score):
+    """Of a row of p_1 = 0.999 too, where p_1 alone is above the sum that is asked for."""
+    fitted = np.array([score_probabilities([0.5, 0.3, 0.15, 0.05], **score)[0]] * 9)
+    calibration = make_calibration(conformal_scores=fitted, temperature=1.0, **score)
+    sure = np.log([[0.999, 0.0005, 0.0003, 0.0002]])
+    np.testing.assert_array_equal(calibration.find_sets(sure, 0.5), [[True, False, False, False]])
+    scores = 20 * rng.standard_normal((500, 4))
+    assert calibration.find_sets(scores, 0.5).any(axis=1).all()
+
+
+def test_set_of_aps_is_the_shortest_beginning_that_passes_the_threshold():
+    """Of a sum of 0.6 passed: 0.5 + 0.3, and 0.7 alone, which crosses it at once."""
+    fitted = np.full(9, -np.log1p(-0.6), np.float32)
+    calibration = make_calibration(score="aps", conformal_scores=fitted, temperature=1.0)
+    scores = np.log([[0.5, 0.3, 0.15, 0.05], [0.1, 0.1, 0.1, 0.7]])
+    np.testing.assert_array_equal(
+        calibration.find_sets(scores, 0.5),
+        [[True, True, False, False], [False, False, False, True]],
+    )
+
+
+@pytest.mark.parametrize(
+    "score", [{"score": "lac"}, {"score": "aps"}, {"score": "raps", "k": 199, "penalty": 0.1}]
+)
+def test_labels_of_sure_rows_are_told_apart(score):
+    """200 labels, each of a probability e^-0.2 of the one before, the second of e^-40 = 4e-18."""
+    u = np.concatenate([[0.0], -40 - 0.2 * np.arange(199)])
+    parameters = {"k": None, "penalty": None} | score
+    (found,) = score_labels(u[np.newaxis].astype(np.float32), temperature=1.0, **parameters)
+    assert found.dtype == np.float32
+    assert (np.diff(found) > 0).all()
+
+
+def test_lac_of_the_best_label_is_the_sum_of_the_others():
+    """-log(1 - 2e) is 2e to rounding where e = exp(-50)."""
+    found = score_labels(np.array([[0.0, -50, -50]]), "lac", temperature=1.0, k=None, penalty=None)
+    np.testing.assert_allclose(found[0], [2 * np.exp(-50), 50, 50], rtol=1e-6)
+
+
+def test_aps_counts_the_tail_from_its_small_end():
+    """-log(p_2 + p_3) of 1e-30 and 1e-32, which beside p_1 are nothing in float64 either."""
+    found = score_probabilities([1, 1e-30, 1e-32], "aps")
+    np.testing.assert_allclose(found, -np.log([1, 1.01e-30, 1e-32]), rtol=1e-6)
+    assert np.isfinite(
+        score_labels(np.array([[0.0, -2000]]), "aps", temperature=1.0, k=None, penalty=None)
+    ).all()
+
+
+@pytest.mark.parametrize("score", SCORES, ids=name)
+def test_ties_keep_the_coverage(rng, score):
+    """Rows of two kinds only: the labels' scores are of few values, and sets cover all the same."""
+    kinds = rng.normal(size=(2, 4))
+    scores = kinds[rng.integers(2, size=999)]
+    y = (scores + rng.gumbel(size=scores.shape)).argmax(axis=1)
+    parameters = {"k": None, "penalty": None} | score
+    found = score_labels(scores, temperature=1.0, **parameters)[np.arange(999), y]
+    calibration = make_calibration(temperature=1.0, conformal_scores=np.sort(found), **score)
+    for coverage in (0.3, 0.6, 0.9):
+        assert calibration.find_sets(scores, coverage)[np.arange(999), y].sum() >= 1000 * coverage
 
 
 @pytest.mark.parametrize(("coverage", "threshold"), [(0.05, 1), (0.1, 1), (0.11, 2), (0.9, 9)])
@@ -166,7 +235,19 @@ def test_calibration_comes_back_from_its_bytes(score):
 def test_calibration_of_a_newer_version_is_refused(monkeypatch):
     content = make_calibration().to_bytes()
     monkeypatch.setattr("dtopk.calibration.CALIBRATION_VERSION", CALIBRATION_VERSION - 1)
-    with pytest.raises(NewerCalibrationError, match=r"must be at most 0, got 1\. A newer dtopk"):
+    with pytest.raises(NewerCalibrationError, match=r"must be at most 1, got 2\. A newer dtopk"):
+        read_calibration(content)
+
+
+@pytest.mark.parametrize("score", SCORES, ids=name)
+def test_calibration_of_version_1_is_read_unless_its_score_has_changed(monkeypatch, score):
+    monkeypatch.setattr("dtopk.calibration.CALIBRATION_VERSION", 1)
+    content = make_calibration(**score).to_bytes()
+    monkeypatch.undo()
+    if score["score"] in ("lac", "margin"):
+        assert read_calibration(content).score == score["score"]
+        return
+    with pytest.raises(OutdatedCalibrationError, match=r"must be of version 2 .* Calibrate anew"):
         read_calibration(content)
 
 

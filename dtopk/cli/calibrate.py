@@ -55,7 +55,9 @@ def calibrate(
 
     RUN_OR_MODEL is a run folder or a model file, STORE the store that has the split, by default the
     one trained on. The model file is written anew with the calibration, which takes the place of an
-    older one, and the figure reliability.png beside it. Weights and predictions stay as they are.
+    older one, and the figure reliability.png beside it. Weights and predictions stay as they are. A
+    split that a sweep chose the model by is warned of. If the run or the sweep goes on later, the
+    calibration is kept where the weights end up equal, and dropped otherwise.
 
     Probabilities are the softmax of the scores divided by a temperature, the one of the smallest
     negative log-likelihood (NLL); before, of a loss without probabilities, that of the scores
@@ -66,7 +68,7 @@ def calibrate(
 
     \b
     lac     labels of a probability above a threshold: the smallest sets
-    aps     the best labels up to a sum of probabilities: larger for hard rows
+    aps     the best labels until their sum passes a threshold: never none
     raps    as aps, with a penalty for each label after the k-th
     margin  by score alone, from the k-th best on: no probabilities needed
     """  # noqa: D301 (click wants the character itself)

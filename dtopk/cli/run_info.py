@@ -8,6 +8,7 @@ from dtopk.cli.output import format_facts, tell
 from dtopk.cli.progress import RowProgress
 from dtopk.cli.train_progress import format_time
 from dtopk.job import load_job
+from dtopk.job.calibration import list_trained
 from dtopk.job.run_folder import RunFolder
 from dtopk.job.verification import read_result, verify_run
 from dtopk.losses import what_is_certified
@@ -96,6 +97,8 @@ def describe_model(path: str, *, verify: bool) -> dict[str, Any]:
         "calibration": _describe_calibration(model),
         "target": model.target,
         "threshold": model.threshold if model.target == "multilabel" else None,
+        "trained_on": list(list_trained(model)),
+        "chosen_on": model.chosen_on or None,
         "certificate": certificate,
     }
 
@@ -189,6 +192,9 @@ def format_model(fields: dict[str, Any]) -> str:
     }
     if fields["target"] == "multilabel":
         facts["labels"] = f"several a row, those that score more than {fields['threshold']:.6g}"
+    if fields["trained_on"]:
+        chosen = f"; chosen on {fields['chosen_on']}" if fields["chosen_on"] else ""
+        facts["trained on"] = ", ".join(fields["trained_on"]) + chosen
     if fields["calibration"] is not None:
         facts["calibration"] = _format_calibration(fields["calibration"])
     if certificate:

@@ -552,8 +552,8 @@ class TopKClassifier(CalibratedClassifier, KeepsEvaluation, ClassifierMixin, Cer
             Split of a store, other than 'train'; None: 'val'. None for others than stores.
         score : {'lac', 'aps', 'raps', 'margin'}, default='lac'
             Nonconformity of a label, as :class:`dtopk.calibration.Calibration` defines them; all
-            but 'margin' are of the probabilities. 'lac' makes the smallest sets, 'aps' larger ones
-            of hard rows.
+            but 'margin' are of the probabilities. 'lac' makes the smallest sets, 'aps' and 'raps'
+            none that is empty.
         k : int or None, default=None
             Of 'raps' and 'margin', 1 to n_classes - 1; None: the loss's, or 1 where it has none.
         penalty : float or None, default=None

@@ -46,7 +46,8 @@ class TopKClassifierCV(TopKClassifier):
     For each fold the models of all C are trained on the rows outside of it, from small to large C,
     each starting where the one before has ended, and each until a duality gap certifies it. Then
     a model of the best C is trained on all rows. See `TopKClassifier` for the problem that is
-    solved.
+    solved. `calibrate` wants rows beside those of `fit`: each of these is trained on in some fold,
+    also without `refit`.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from dtopk.calibration import complete_score, log_softmax
 from dtopk.evaluation import CalibrationCounts, ReliabilityCounts, fit_calibration
+from dtopk.job.run_folder import RunFolder
 from dtopk.job.scoring import iter_scores
-from dtopk.model import Model
+from dtopk.model import Model, load_model
 from dtopk_storage import FeatureStore
 from dtopk_storage.paths import as_path
 
@@ -55,7 +56,7 @@ def calibrate_model(
     store : FeatureStore
         Its classes are matched with the model's by name.
     split : str
-        Rows that the model was not trained on.
+        Rows that the model was not trained on. If it was chosen by them, a warning is logged.
     score : str, default='lac'
         Nonconformity of a label, one of :data:`dtopk.calibration.CONFORMAL_SCORES`.
     k : int or None, default=None
@@ -78,6 +79,7 @@ def calibrate_model(
         If there is no such split, or a row has NaN or infinity.
     """
     _check_unseen(model, store, split)
+    _warn_of_choice(model, store, split)
     k, penalty = complete_score(score, k, penalty, loss_k=model.loss_parameters.get("k", 1))
     raw = dataclasses.replace(model, calibration=None)
 
@@ -101,33 +103,124 @@ def calibrate_model(
     return CalibrationResult(model=calibrated, before=before, after=after)
 
 
-def _check_unseen(model: Model, store: FeatureStore, split: str) -> None:
-    """Refuse rows that the model was trained on, as far as its job says which these were."""
-    ranges = store.split_ranges(split)
-    data = model.job.get("data", {})
-    if not data:
-        return
-    trained_store, trained_split = data["store"], data["train"]
-    if not _is_same_store(trained_store, store):
-        if split == trained_split:
-            logger.warning(
-                "The model was trained on split %r of %r. If those are the rows of split %r of %r, "
-                "probabilities and sets will promise too much.",
-                trained_split, trained_store, split, store.path,
-            )  # fmt: skip
-        return
-    trained = store.splits.get(trained_split, ())
-    shared = sum(
-        max(0, min(stop, last) - max(start, first))
-        for start, stop in ranges
-        for first, last in trained
+def keep_calibration(model: Model, folder: RunFolder) -> Model:
+    """Give a model the calibration of the one in its folder, where the weights are the same.
+
+    Where they are not, the figure of the calibration is deleted.
+
+    Parameters
+    ----------
+    model : Model
+        That is to be saved in the folder.
+    folder : RunFolder
+
+    Returns
+    -------
+    Model
+    """
+    before = _load_earlier(folder)
+    if before is not None and before.calibration is not None:
+        if _predicts_the_same(model, before):
+            return dataclasses.replace(model, calibration=before.calibration)
+        logger.warning(
+            "The calibration of the model in %r is dropped: its weights are others now.",
+            str(folder.path),
+        )
+    folder.reliability.unlink(missing_ok=True)
+    return model
+
+
+def _load_earlier(folder: RunFolder) -> Model | None:
+    """Load the model of an earlier part of a run; one that cannot be read is overwritten."""
+    if not folder.model.is_file():
+        return None
+    try:
+        return load_model(folder.model)
+    except ValueError:
+        return None
+
+
+def _predicts_the_same(one: Model, other: Model) -> bool:
+    return one.W.dtype == other.W.dtype and all(
+        _is_equal(getattr(one, name), getattr(other, name))
+        for name in ("W", "intercept", "classes", "feature_mean", "feature_scale")
     )
+
+
+def _is_equal(one: NDArray[Any] | None, other: NDArray[Any] | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return np.array_equal(one, other)
+
+
+def list_trained(model: Model) -> tuple[str, ...]:
+    """List the splits that a model was trained on, as far as it says; empty: it does not.
+
+    Parameters
+    ----------
+    model : Model
+    """
+    data = model.job.get("data", {})
+    return model.trained_on or ((data["train"],) if data else ())
+
+
+def count_trained(model: Model, store: FeatureStore, split: str) -> int:
+    """Count the rows of a split that a model was trained on, as far as it says which these were.
+
+    Parameters
+    ----------
+    model : Model
+    store : FeatureStore
+    split : str
+    """
+    return _count_shared(model, store, split, list_trained(model))
+
+
+def _count_shared(model: Model, store: FeatureStore, split: str, others: Sequence[str]) -> int:
+    """Count the rows of a split that are in any of others, which are those of the model's store."""
+    ranges = store.split_ranges(split)
+    if not _is_same_store(model.job.get("data", {}).get("store", ""), store):
+        return 0
+    n_shared, done = 0, 0
+    for first, last in sorted(each for name in others for each in store.splits.get(name, ())):
+        # Rows that are in two of them count once.
+        first = max(first, done)
+        n_shared += sum(max(0, min(stop, last) - max(start, first)) for start, stop in ranges)
+        done = max(done, last)
+    return n_shared
+
+
+def _check_unseen(model: Model, store: FeatureStore, split: str) -> None:
+    """Refuse rows that the model was trained on, as far as it says which these were."""
+    trained = list_trained(model)
+    shared = count_trained(model, store, split)
+    names = " and ".join(map(repr, trained))
     if shared:
         raise ValueError(
             f"split to calibrate on must have no row that the model was trained on, got {split!r}, "
-            f"of which {shared:,} rows are in {trained_split!r}. Calibrate on another split, which "
+            f"of which {shared:,} rows are in {names}. Calibrate on another split, which "
             "`dtopk ingest --split` or `--split-rows` makes."
         )
+    trained_store = model.job.get("data", {}).get("store", "")
+    if split in trained and not _is_same_store(trained_store, store):
+        logger.warning(
+            "The model was trained on split %s of %r. If rows of split %r of %r are among those, "
+            "probabilities and sets will promise too much.",
+            names, trained_store, split, store.path,
+        )  # fmt: skip
+
+
+def _warn_of_choice(model: Model, store: FeatureStore, split: str) -> None:
+    """Warn of rows by which the model's setting, or the end of its training, was chosen."""
+    is_stopped = bool(model.job.get("early_stopping", {}).get("metric"))
+    chosen_on = model.chosen_on or (model.job["data"]["validation"] if is_stopped else "")
+    if chosen_on and _count_shared(model, store, split, (chosen_on,)):
+        logger.warning(
+            "The model was chosen by its %s on split %r, whose rows are calibrated on now: "
+            "probabilities and sets may promise a little too much. Rows that have served for "
+            "nothing else do not.",
+            "setting's metric" if model.chosen_on else "early stopping", chosen_on,
+        )  # fmt: skip
 
 
 def _is_same_store(path: str, store: FeatureStore) -> bool:

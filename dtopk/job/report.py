@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dtopk.evaluation import AccuracyCounts, CalibrationCounts
+from dtopk.job.calibration import count_trained
 from dtopk.job.config import TrainJob
 from dtopk.job.files import load_job
 from dtopk.job.run_folder import RunFolder
@@ -21,6 +22,7 @@ from dtopk_storage.paths import PathLike, as_path
 logger = logging.getLogger(__name__)
 
 _PAIRS_SHOWN = 15
+_SEEN = "Accuracy by class is that of split {!r}, which has rows that the model was trained on."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,14 +152,14 @@ def _evaluate(job: TrainJob, model: Model, progress: Callable[[int, int], None])
     """Measure a model by class, on the first split evaluated that it was not trained on."""
     if model.target != "multiclass" or not job.data.evaluate:
         return {}
-    unseen = [split for split in job.data.evaluate if split != job.data.train]
-    split = (unseen or job.data.evaluate)[0]
     held = None
     if model.calibration is not None:
         held = CalibrationCounts(calibration=model.calibration)
     also = None if held is None else held.update
     try:
         store = open_store(job.data.store)
+        unseen = [each for each in job.data.evaluate if not count_trained(model, store, each)]
+        split = (unseen or job.data.evaluate)[0]
         counts = evaluate_split(model, store, split, progress=progress, also=also)
     except (ValueError, OSError) as error:
         # The page is of use without it; a store may have been moved since.
@@ -168,6 +170,7 @@ def _evaluate(job: TrainJob, model: Model, progress: Callable[[int, int], None])
         "classes": _list_classes(model, counts),
         "confused": _list_confused(model, counts),
         "calibration": held,
+        "notes": () if unseen else (_SEEN.format(split),),
     }
 
 

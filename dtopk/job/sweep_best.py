@@ -2,11 +2,14 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from threadpoolctl import threadpool_limits
 
 from dtopk.engine.memory import free_memory
+from dtopk.job.calibration import keep_calibration
+from dtopk.job.run_folder import RunFolder
 from dtopk.job.sweep_config import Setting
 from dtopk.job.sweep_folder import Unit, UnitResult, make_folder
 from dtopk.job.sweep_plan import SweepPlan
@@ -14,6 +17,8 @@ from dtopk.job.sweep_result import BestSetting, LossResult, SettingResult, find_
 from dtopk.job.sweep_scoring import measure, measure_split, score_models
 from dtopk.model import Model
 from dtopk_storage.paths import delete_tree
+
+logger = logging.getLogger(__name__)
 
 _SHARE_OF_FREE = 0.3
 """Share of the free memory that models may take which are scored together."""
@@ -148,6 +153,8 @@ class SweepScorer:
     ) -> dict[str, BestSetting]:
         """Copy the models of the best settings to where they are found by metric.
 
+        A model that lies there with the same weights leaves it its calibration.
+
         Parameters
         ----------
         chosen : mapping of str to SettingResult
@@ -155,17 +162,16 @@ class SweepScorer:
         evaluated : mapping
             What `evaluate` has returned.
         """
-        delete_tree(self._folder.path / "best")
         best = {}
         for metric, each in chosen.items():
             unit = self._find_unit(each.setting)
             trained = None if unit is None else self._folder.find_result(unit)
             if unit is None or trained is None:
                 continue
-            path = self._folder.best(metric) / "model.npz"
-            make_folder(self._folder.best(metric))
-            model = self._load(unit, each)
-            model.save(path)
+            place = RunFolder(path=self._folder.best(metric))
+            make_folder(place.path)
+            model = keep_calibration(self._load(unit, each, trained), place)
+            model.save(place.model)
             best[metric] = BestSetting(
                 metric=metric,
                 value=each.metrics[metric],
@@ -173,14 +179,32 @@ class SweepScorer:
                 trained=trained,
                 refit=unit.refit,
                 model=model,
-                model_path=path,
+                model_path=place.model,
                 evaluated=evaluated[each.setting],
             )
+        self._delete_others(best)
         return best
 
-    def _load(self, unit: Unit, result: SettingResult) -> Model:
-        model = self._folder.load_model(unit)
-        return dataclasses.replace(model, threshold=result.metrics.get("threshold", 0.0))
+    def _load(self, unit: Unit, result: SettingResult, trained: UnitResult) -> Model:
+        return dataclasses.replace(
+            self._folder.load_model(unit),
+            threshold=result.metrics.get("threshold", 0.0),
+            trained_on=trained.splits,
+            chosen_on=self._plan.scored_split,
+        )
+
+    def _delete_others(self, metrics: Collection[str]) -> None:
+        """Delete the models that were the best by metrics that none is chosen by now."""
+        best = self._folder.path / "best"
+        names = {entry.name for entry in best.iterdir()} if best.is_dir() else set()
+        for name in sorted(names.difference(metrics)):
+            place = RunFolder(path=self._folder.best(name))
+            if place.reliability.is_file():
+                logger.warning(
+                    "The calibration of the model in %r is dropped with it: none is chosen by %r.",
+                    str(place.path), name,
+                )  # fmt: skip
+            delete_tree(place.path)
 
     def compare_losses(
         self,

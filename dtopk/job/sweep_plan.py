@@ -137,6 +137,7 @@ class SweepPlan:
             fitted.W,
             fitted.intercept,
             job=job_to_dict(job),
+            trained_on=self.splits_of(unit),
             certificate=fitted.certificate.to_dict(),
         )
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dtopk.engine import Callback, FitResult, fit
 from dtopk.evaluation import choose_threshold
+from dtopk.job.calibration import keep_calibration
 from dtopk.job.callbacks import (
     HoldLock,
     StopEarly,
@@ -288,6 +289,7 @@ def _save_model(problem: Problem, folder: RunFolder, fitted: FitResult) -> Model
         job=job_to_dict(problem.job),
         certificate=fitted.certificate.to_dict(),
     )
+    model = keep_calibration(model, folder)
     try:
         model.save(folder.model)
     except OSError as error:

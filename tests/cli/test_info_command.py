@@ -1,5 +1,6 @@
 """`dtopk info`."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import zarr
 
 from dtopk.job import ModelSection, OutputSection, TrackingSection, TrainJob, train
+from dtopk.model import load_model
 from tests.small_stores import make_rows, make_store
 
 
@@ -133,6 +135,16 @@ def test_info_of_a_model_says_what_it_is(call_json, call, run_dir):
     assert fields["certificate"]["certified"] is True
     assert fields["certificate"]["dual"] <= fields["certificate"]["primal"]
     assert "asked 0.001: certified\n" in call("info", run_dir / "model.npz").out
+
+
+def test_info_of_a_model_says_what_it_was_trained_and_chosen_on(call_json, call, run_dir):
+    path = run_dir / "model.npz"
+    fields = call_json("info", path)
+    assert (fields["trained_on"], fields["chosen_on"]) == (["train"], None)
+    dataclasses.replace(load_model(path), trained_on=("train", "val"), chosen_on="val").save(path)
+    fields = call_json("info", path)
+    assert (fields["trained_on"], fields["chosen_on"]) == (["train", "val"], "val")
+    assert "train, val; chosen on val\n" in call("info", path).out
 
 
 def test_info_of_a_model_has_nothing_to_verify(call, run_dir):

@@ -1,5 +1,6 @@
 """`dtopk report`."""
 
+import dataclasses
 import re
 from html.parser import HTMLParser
 
@@ -7,6 +8,7 @@ import pytest
 
 from dtopk.job import DataSection, ModelSection, OutputSection, TrackingSection, TrainJob, train
 from dtopk.job.report_chart import Line, draw_lines
+from dtopk.model import load_model
 
 _VOID = {"meta", "br", "img"}
 
@@ -116,3 +118,19 @@ def test_lines_lie_where_their_values_are():
         heights = [float(point.split(",")[1]) for point in points]
         assert heights[1] == pytest.approx((heights[0] + heights[2]) / 2, abs=0.1)
     assert draw_lines([], x_label="x", y_label="y") == ""
+
+
+def test_report_names_rows_that_the_model_was_trained_on(call, runs, tmp_path):
+    """A model that says it was trained on 'test' too is shown on another split, or with a note."""
+    seen = "which has rows that the model was trained on"
+    page = tmp_path / "page.html"
+    assert call("report", runs[0], "--out", page).status == 0
+    assert seen not in page.read_text()
+    model = load_model(runs[0])
+    dataclasses.replace(model, trained_on=("train", "test")).save(runs[0] / "model.npz")
+    assert call("report", runs[0], "--out", page).status == 0
+    assert f"is that of split &#x27;train&#x27;, {seen}" in page.read_text()
+    dataclasses.replace(model, trained_on=("test",)).save(runs[0] / "model.npz")
+    assert call("report", runs[0], "--out", page).status == 0
+    assert seen not in page.read_text()
+    assert "Accuracy by class on &#x27;train&#x27;" in page.read_text()

@@ -24,6 +24,7 @@ from dtopk.job import (
     train,
     training,
 )
+from dtopk.job.calibration import calibrate_model
 from dtopk.job.resumption import check_resumable
 from dtopk.job.run_folder import RunFolder
 from dtopk.job.verification import verify_run
@@ -190,6 +191,38 @@ def test_run_out_of_epochs_goes_on_with_more_of_them(store, make_long):
     assert_same_run(undisturbed, resumed)
     assert "max_epochs = 500" in (resumed.run_dir / "job.toml").read_text()
     assert verify_run(resumed.run_dir).certified
+
+
+def calibrate(folder, store):
+    """Do what `dtopk calibrate` does, with something for a figure."""
+    result = calibrate_model(load_model(folder.path), store, "test")
+    result.model.save(folder.model)
+    folder.reliability.write_bytes(b"png")
+    return result.model.calibration
+
+
+def test_run_that_goes_on_drops_the_calibration_of_other_weights(store, make_long, caplog):
+    few = dataclasses.replace(LONG, max_epochs=3)
+    folder = RunFolder(path=train(store, make_long(solver=few)).run_dir)
+    calibrate(folder, store)
+    result = train(store, make_long())
+    assert result.model.calibration is None
+    assert load_model(folder.path).calibration is None
+    assert not folder.reliability.exists()
+    assert f"The calibration of the model in {str(folder.path)!r} is dropped" in caplog.text
+
+
+def test_run_that_goes_on_keeps_the_calibration_of_its_weights(store, make_long, caplog):
+    """No epoch is left to do for a looser tolerance: the model is written anew as it was."""
+    few = dataclasses.replace(LONG, max_epochs=3)
+    folder = RunFolder(path=train(store, make_long(solver=few)).run_dir)
+    before = calibrate(folder, store)
+    result = train(store, make_long(solver=dataclasses.replace(few, tol=0.9)))
+    assert (result.resumed_at, result.epochs) == ((3,), 3)
+    for model in (result.model, load_model(folder.path)):
+        np.testing.assert_array_equal(model.calibration.conformal_scores, before.conformal_scores)
+    assert folder.reliability.is_file()
+    assert "calibration" not in caplog.text
 
 
 def test_run_killed_while_it_writes_what_it_leaves_does_so_again(store, make_long, monkeypatch):

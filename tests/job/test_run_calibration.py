@@ -120,7 +120,14 @@ def test_sets_cover_what_was_asked_for(model, store, scored, score):
     counts = CalibrationCounts(calibration=result.model.calibration)
     counts.update(*scored["test"])
     assert [each.coverage for each in counts.sets] == [0.8, 0.9, 0.95, 0.99]
+    # The best label is in every set of these two, also where fewer would do.
+    accuracy = counts.reliability.accuracy() if score in ("aps", "raps") else 0.0
     for each in counts.sets:
+        if score in ("aps", "raps"):
+            assert each.n_empty == 0
+        if each.coverage <= accuracy:
+            assert each.reached == accuracy
+            continue
         share = each.coverage * (1 - each.coverage)
         deviation = np.sqrt(share / 4000 + share / each.n_rows)
         assert abs(each.reached - each.coverage) < DEVIATIONS * deviation
@@ -192,6 +199,32 @@ def test_rows_that_may_have_been_trained_on_are_warned_of(small, tmp_path, caplo
     assert "The model was trained on split 'train' of" in caplog.text
     caplog.clear()
     calibrate_model(model, other, "test")
+    assert not caplog.text
+
+
+def test_rows_of_all_splits_trained_on_are_refused(small):
+    """Each row counts once, also where two splits have it."""
+    model, store = small
+    refit = dataclasses.replace(model, trained_on=("train", "test", "train"))
+    with pytest.raises(ValueError, match="'test', of which 50 rows are in 'train' and 'test' and"):
+        calibrate_model(refit, store, "test")
+
+
+def test_rows_that_the_model_was_chosen_by_are_warned_of(small, tmp_path, caplog):
+    model, store = small
+    stopped = {"early_stopping": {"metric": "top_1"}}
+    data = {"data": model.job["data"] | {"validation": "test"}}
+    for chosen, how in (
+        (dataclasses.replace(model, chosen_on="test"), "setting's metric"),
+        (dataclasses.replace(model, job={**model.job, **data, **stopped}), "early stopping"),
+    ):
+        caplog.clear()
+        calibrate_model(chosen, store, "test")
+        assert f"The model was chosen by its {how} on split 'test'" in caplog.text
+    caplog.clear()
+    calibrate_model(dataclasses.replace(model, job=model.job | data), store, "test")
+    other = make_store(tmp_path / "other.zarr")
+    calibrate_model(dataclasses.replace(model, chosen_on="test"), other, "test")
     assert not caplog.text
 
 

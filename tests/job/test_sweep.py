@@ -31,7 +31,9 @@ from dtopk.job import (
     sweeping,
     train,
 )
+from dtopk.job.calibration import calibrate_model
 from dtopk.job.names import list_settings
+from dtopk.job.run_folder import RunFolder
 from dtopk.model import load_model
 from dtopk_storage import create_store, open_store
 from tests.job.test_multilabel_jobs import LABELS, make_sets
@@ -397,6 +399,81 @@ def test_a_sweep_that_is_done_trains_nothing(store, make_sweep):
     again = sweep(store, make_sweep())
     assert again.n_trained == 0
     assert again.settings == first.settings
+
+
+def calibrate_best(result, metric="top_1"):
+    """Do what `dtopk calibrate` does, with something for a figure."""
+    folder = RunFolder(path=result.run_dir / "best" / metric)
+    model = load_model(folder.path)
+    calibrate_model(model, open_store(model.job["data"]["store"]), "test").model.save(folder.model)
+    folder.reliability.write_bytes(b"png")
+    return folder
+
+
+def test_a_sweep_that_is_done_keeps_calibrations(store, make_sweep, caplog):
+    folder = calibrate_best(sweep(store, make_sweep()))
+    before = load_model(folder.path).calibration
+    again = sweep(store, make_sweep()).best["top_1"]
+    kept = load_model(folder.path).calibration
+    for found in (again.model.calibration, kept):
+        assert found.temperature == before.temperature
+        np.testing.assert_array_equal(found.conformal_scores, before.conformal_scores)
+    assert folder.reliability.is_file()
+    assert "calibration" not in caplog.text
+
+
+def test_another_best_model_drops_the_calibration(store, make_sweep, caplog):
+    """Trained anew on more rows it has other weights; of the second metric none is asked for."""
+    first = sweep(store, make_sweep())
+    folders = [calibrate_best(first, metric) for metric in ("top_1", "top_2")]
+    job = with_grid(make_sweep(), refit=True, metric="top_1")
+    assert sweep(store, job).best["top_1"].model.calibration is None
+    assert load_model(folders[0].path).calibration is None
+    assert not folders[0].reliability.exists()
+    assert not folders[1].path.exists()
+    for folder in folders:
+        assert f"The calibration of the model in {str(folder.path)!r} is dropped" in caplog.text
+
+
+def test_models_say_what_they_were_trained_and_chosen_on(store, make_sweep):
+    result = sweep(store, make_sweep(grid=SweepSection(C=(0.01, 0.1), refit=True)))
+    best = load_model(result.best["top_1"].model_path)
+    assert (best.trained_on, best.chosen_on) == (("train", "val"), "val")
+    setting = result.run_dir / "settings" / result.best["top_1"].result.setting.name
+    assert load_model(setting / "refit").trained_on == ("train", "val")
+    one = load_model(setting)
+    assert (one.trained_on, one.chosen_on) == (("train",), "")
+    folds = sweep(store, make_sweep("folds", grid=SweepSection(C=(0.01, 0.1), folds=2)))
+    best = load_model(folds.best["top_1"].model_path)
+    assert (best.trained_on, best.chosen_on) == (("train",), "train")
+    fold = folds.run_dir / "settings" / folds.best["top_1"].result.setting.name / "fold-1"
+    assert load_model(fold).trained_on == ("train",)
+
+
+def test_the_splits_of_a_refit_are_no_rows_to_calibrate_on(store, make_sweep, caplog):
+    result = sweep(store, make_sweep(grid=SweepSection(C=(0.01, 0.1), refit=True)))
+    model = load_model(result.run_dir / "best" / "top_1")
+    for split, n_rows in (("train", 120), ("val", 60)):
+        with pytest.raises(ValueError, match=f"{n_rows} rows are in 'train' and 'val'. Calib"):
+            calibrate_model(model, store, split)
+    calibrate_model(model, store, "test")
+    assert not caplog.text
+
+
+def test_rows_that_a_sweep_chose_by_are_warned_of(store, make_sweep, caplog):
+    result = sweep(store, make_sweep(grid=SweepSection(C=(0.01, 0.1))))
+    calibrate_model(load_model(result.run_dir / "best" / "top_1"), store, "val")
+    assert "The model was chosen by its setting's metric on split 'val'" in caplog.text
+
+
+def test_a_refit_of_an_older_sweep_says_its_splits_once_gone_on_with(store, make_sweep):
+    """Its models in settings/ do not say them; the results beside them do."""
+    job = make_sweep(grid=SweepSection(C=(0.01, 0.1), refit=True))
+    result = sweep(store, job)
+    for path in (result.run_dir / "settings").rglob("model.npz"):
+        dataclasses.replace(load_model(path), trained_on=()).save(path)
+    sweep(store, job)
+    assert load_model(result.run_dir / "best" / "top_1").trained_on == ("train", "val")
 
 
 @pytest.mark.parametrize(
