@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-CALIBRATION_VERSION = 2
+CALIBRATION_VERSION = 1
 """The newest version of a calibration that this program reads."""
 CONFORMAL_SCORES = {
     "lac": "-log p_j: sets of the labels whose probability is above a threshold",
@@ -26,8 +26,6 @@ CONFORMAL_SCORES = {
 """Nonconformity scores of a label j by name, with what they are."""
 RANKED_SCORES = ("raps", "margin")
 """Those that take k."""
-_CHANGED_SCORES = {1: ("aps", "raps")}
-"""By version of a calibration those that were another number then: its sums held p_j."""
 DEFAULT_PENALTY = 0.1
 """Of 'raps', for each place."""
 
@@ -213,10 +211,6 @@ class NewerCalibrationError(ValueError):
     """A calibration is sound, but of a version that this program does not know."""
 
 
-class OutdatedCalibrationError(ValueError):
-    """A calibration is sound, but its scores are not the numbers that labels are given now."""
-
-
 def read_calibration(content: bytes) -> Calibration:
     """Read what `Calibration.to_bytes` returned.
 
@@ -232,8 +226,6 @@ def read_calibration(content: bytes) -> Calibration:
     ------
     NewerCalibrationError
         If a newer program wrote it.
-    OutdatedCalibrationError
-        If an older program wrote it, whose score of this name was another one.
     ValueError, LookupError, TypeError, zipfile.BadZipFile
         If it is damaged.
     """
@@ -244,11 +236,6 @@ def read_calibration(content: bytes) -> Calibration:
             raise NewerCalibrationError(
                 f"version of the calibration must be at most {CALIBRATION_VERSION}, got "
                 f"{version}. A newer dtopk wrote it: upgrade this one."
-            )
-        if header["score"] in _CHANGED_SCORES.get(version, ()):
-            raise OutdatedCalibrationError(
-                f"score {header['score']!r} must be of version {CALIBRATION_VERSION} of the "
-                f"calibration, got version {version}, where it was another number. Calibrate anew."
             )
         with archive.open(_SCORES) as member:
             values = np.lib.format.read_array(member, allow_pickle=False)

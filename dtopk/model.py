@@ -12,7 +12,6 @@ import io
 import json
 import math
 import os
-import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,12 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dtopk.atomic import FilePath, replace_when_complete
-from dtopk.calibration import (
-    Calibration,
-    NewerCalibrationError,
-    OutdatedCalibrationError,
-    read_calibration,
-)
+from dtopk.calibration import Calibration, NewerCalibrationError, read_calibration
 
 if TYPE_CHECKING:
     from dtopk_storage.paths import AnyPath, PathLike
@@ -393,7 +387,7 @@ def load_model(path: "PathLike") -> Model:
         with zipfile.ZipFile(file) as archive:
             header = json.loads(archive.read(_HEADER))
             _check_header(header, path)
-            calibration = _read_calibration(archive, path)
+            calibration = _read_calibration(archive)
             return Model(**_fields(header), **_read_arrays(archive), calibration=calibration)
     except NewerCalibrationError as error:
         raise ValueError(f"{error} In {path!r}.") from error
@@ -499,15 +493,11 @@ def _fields(header: Mapping[str, Any]) -> dict[str, Any]:
     return fields | {"trained_on": tuple(fields.get("trained_on", ()))}
 
 
-def _read_calibration(archive: zipfile.ZipFile, path: str) -> Calibration | None:
-    """Read the calibration, if there is one; without one of another meaning the model is sound."""
+def _read_calibration(archive: zipfile.ZipFile) -> Calibration | None:
+    """Read the calibration, if there is one."""
     if _CALIBRATION not in archive.namelist():
         return None
-    try:
-        return read_calibration(archive.read(_CALIBRATION))
-    except OutdatedCalibrationError as error:
-        warnings.warn(f"The calibration of {path!r} is left out: {error}", stacklevel=3)
-        return None
+    return read_calibration(archive.read(_CALIBRATION))
 
 
 def _read_arrays(archive: zipfile.ZipFile) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from dtopk.calibration import (
     RANKED_SCORES,
     Calibration,
     NewerCalibrationError,
-    OutdatedCalibrationError,
     read_calibration,
     score_labels,
 )
@@ -235,19 +234,7 @@ def test_calibration_comes_back_from_its_bytes(score):
 def test_calibration_of_a_newer_version_is_refused(monkeypatch):
     content = make_calibration().to_bytes()
     monkeypatch.setattr("dtopk.calibration.CALIBRATION_VERSION", CALIBRATION_VERSION - 1)
-    with pytest.raises(NewerCalibrationError, match=r"must be at most 1, got 2\. A newer dtopk"):
-        read_calibration(content)
-
-
-@pytest.mark.parametrize("score", SCORES, ids=name)
-def test_calibration_of_version_1_is_read_unless_its_score_has_changed(monkeypatch, score):
-    monkeypatch.setattr("dtopk.calibration.CALIBRATION_VERSION", 1)
-    content = make_calibration(**score).to_bytes()
-    monkeypatch.undo()
-    if score["score"] in ("lac", "margin"):
-        assert read_calibration(content).score == score["score"]
-        return
-    with pytest.raises(OutdatedCalibrationError, match=r"must be of version 2 .* Calibrate anew"):
+    with pytest.raises(NewerCalibrationError, match=r"must be at most 0, got 1\. A newer dtopk"):
         read_calibration(content)
 
 

@@ -175,20 +175,11 @@ def test_calibration_hides_nothing_from_programs_that_do_not_know_it(tmp_path, s
 
 
 def test_model_refuses_a_newer_calibration(tmp_path, monkeypatch):
-    monkeypatch.setattr("dtopk.calibration.CALIBRATION_VERSION", 3)
+    monkeypatch.setattr("dtopk.calibration.CALIBRATION_VERSION", 2)
     make_model(calibration=make_calibration()).save(tmp_path / "model.npz")
     monkeypatch.undo()
-    with pytest.raises(ValueError, match=r"must be at most 2, got 3\. A newer dtopk.*model\.npz'"):
+    with pytest.raises(ValueError, match=r"must be at most 1, got 2\. A newer dtopk.*model\.npz'"):
         load_model(tmp_path)
-
-
-def test_model_is_read_without_a_calibration_of_another_meaning(tmp_path, monkeypatch):
-    """So that it can be calibrated anew."""
-    monkeypatch.setattr("dtopk.calibration.CALIBRATION_VERSION", 1)
-    make_model(calibration=make_calibration(score="aps")).save(tmp_path / "model.npz")
-    monkeypatch.undo()
-    with pytest.warns(UserWarning, match=r"of '.*model\.npz' is left out: score 'aps' must be of"):
-        assert load_model(tmp_path).calibration is None
 
 
 def test_model_says_what_it_was_trained_and_chosen_on(tmp_path, saved):
