@@ -111,6 +111,18 @@ def test_log_of_the_job_has_a_line_a_pod():
          "the Kubernetes cluster must know you"),
         ('Error from server (Forbidden): pods is forbidden: User "x" cannot list resource "pods"',
          "your account of the Kubernetes cluster must be allowed"),
+        ('Error from server (Forbidden): error when creating "x": daskjobs "y" is forbidden: '
+         "exceeded quota: lab, requested: count/daskjobs=1, used: count/daskjobs=3",
+         "the quota of the namespace must have room"),
+        ('Error from server (Forbidden): pods "y" is forbidden: violates PodSecurity '
+         '"restricted:latest": runAsNonRoot != true',
+         "the rules of the Kubernetes cluster must admit what dtopk asks for"),
+        ('Error from server: admission webhook "image" denied the request: "x" already exists',
+         "the rules of the Kubernetes cluster must admit what dtopk asks for"),
+        ('Error from server (InternalError): failed calling webhook "image": connection refused',
+         "the rules of the Kubernetes cluster must admit what dtopk asks for"),
+        ("Error from server (Forbidden): it is forbidden: " + "no, " * 200 + "not this image",
+         "the rules of the Kubernetes cluster must admit what dtopk asks for"),
         ('error: the server doesn\'t have a resource type "daskjobs"',
          "the Dask operator must be installed"),
         ('no matches for kind "DaskJob" in version "kubernetes.dask.org/v1"',
@@ -138,9 +150,9 @@ def test_log_of_the_client_is_left_out_of_errors():
 def test_object_that_is_not_there_is_told_from_other_errors():
     said = 'Error from server (NotFound): daskjobs.kubernetes.dask.org "x" not found'
     assert isinstance(explain(ProgramError("It failed.", said)), NotThereError)
-    other = explain(ProgramError("It failed: quota.", "exceeded quota"))
+    other = explain(ProgramError("It failed: full.", "the disk is full"))
     assert type(other) is ClusterError
-    assert str(other) == "It failed: quota."
+    assert str(other) == "It failed: full."
 
 
 def test_context_and_namespace_are_those_of_the_job():
