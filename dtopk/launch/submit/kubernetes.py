@@ -4,8 +4,9 @@ import contextlib
 import dataclasses
 import datetime
 import json
+import posixpath
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from dtopk.launch.submit.dask_job import (
     COMPONENT_LABEL,
     DRIVER,
     PAGES_PORT,
+    RUN_DIR_ANNOTATION,
     SCHEDULER,
     WORKER,
     RunInPods,
@@ -26,15 +28,18 @@ from dtopk.launch.submit.dask_job import (
     name_dask_job,
 )
 from dtopk.launch.submit.dask_job_schema import check_dask_job
-from dtopk.launch.submit.kubectl import Kubectl, NotThereError
+from dtopk.launch.submit.kubectl import Kubectl, NameTakenError, NotThereError
 from dtopk.launch.submit.options import OF_BATCH_JOBS, SubmitOptions
 from dtopk.launch.submit.record import Attempt, SubmissionFolder, SubmissionRecord
+from dtopk_storage.objects import OBJECT_STORES
 
 _RESOURCE = "daskjobs.kubernetes.dask.org"
 _JOB_ENDED = ("Successful", "Failed")
 _NODE_REASONS = frozenset({"Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated",
                            "Preempting", "UnexpectedAdmissionError"})  # fmt: skip
 _KILLED = 128 + 9
+_STORES = OBJECT_STORES - {"memory"}
+"""Those that a pod shares with others."""
 _SKEW_S = 60.0
 """Seconds by which the clocks of this machine and of a node may differ."""
 _END_S = 60.0
@@ -77,14 +82,15 @@ class Kubernetes(BackEnd):
                     f"{key} must be left out for {self.name!r}, got {place!r}: the operator speaks "
                     "no TLS with the scheduler. Have a NetworkPolicy, or the network, see to it."
                 )
-            if "://" in place:
+            scheme, separator, _ = place.partition("://")
+            if separator and scheme in _STORES:
                 continue
             if not options.claim:
                 raise ValueError(
                     f"{key} must be an address in an object store, such as 's3://bucket/name', "
                     f"since submit.claim names no volume, got {place!r}."
                 )
-            if not place.startswith(f"{root}/"):
+            if not posixpath.normpath(place).startswith(f"{root}/"):
                 raise ValueError(
                     f"{key} must be an address in an object store, or a path on the volume of the "
                     f"pods, which begins with submit.mount_path = {root + '/'!r}, got {place!r}."
@@ -102,7 +108,7 @@ class Kubernetes(BackEnd):
         """
         manifest = make_dask_job(
             RunInPods(
-                name=name_dask_job(submission.folder.run.name, submission.number),
+                name=_name(submission),
                 run_dir=submission.run_dir,
                 job_toml=submission.job_toml,
                 options=submission.options,
@@ -126,10 +132,11 @@ class Kubernetes(BackEnd):
         options = submission.options
         kubectl = Kubectl(context=options.context, namespace=options.namespace)
         path = str(submission.folder.manifest)
-        kubectl.call("create", f"--filename={path}", "--dry-run=server", "--output=name")
-        if submission.folder.record.is_file():
-            self._put_aside(submission.folder.read_record())
-        made = json.loads(kubectl.call("create", f"--filename={path}", "--output=json"))
+        with _saying_whose_name_it_is(kubectl, _name(submission)):
+            kubectl.call("create", f"--filename={path}", "--dry-run=server", "--output=name")
+            if submission.folder.record.is_file():
+                self._put_aside(submission.folder.read_record())
+            made = json.loads(kubectl.call("create", f"--filename={path}", "--output=json"))
         record = self.make_record(submission, made["metadata"]["name"])
         return dataclasses.replace(
             record,
@@ -217,6 +224,28 @@ class Kubernetes(BackEnd):
         return shlex.join(
             [*_of(record).words, "port-forward", f"service/{record.job_id}-scheduler", ports]
         )
+
+
+def _name(submission: Submission) -> str:
+    return name_dask_job(submission.run_dir, submission.number)
+
+
+@contextlib.contextmanager
+def _saying_whose_name_it_is(kubectl: Kubectl, name: str) -> Iterator[None]:
+    """Have the error about a name that is taken say which run folder has it."""
+    try:
+        yield
+    except NameTakenError as error:
+        try:
+            found = kubectl.get(_RESOURCE, name)["metadata"].get("annotations", {})
+        except ClusterError:
+            raise error from None
+        run_dir = found.get(RUN_DIR_ANNOTATION)
+        whose = f"that of run folder {run_dir!r}" if run_dir else "one that dtopk did not make"
+        raise ClusterError(
+            f"the name of the run's DaskJob must be free, got {name!r}, which is taken by {whose}. "
+            "Look whether it still runs, and delete it with kubectl if it does not."
+        ) from error
 
 
 def _of(record: SubmissionRecord) -> Kubectl:
