@@ -6,6 +6,7 @@ import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -311,6 +312,16 @@ def test_log_with_bytes_of_another_encoding_keeps_nothing_from_being_deleted(sub
     assert (submitted.folder.path / "run.log").read_text() == "caf\N{REPLACEMENT CHARACTER}\n"
 
 
+def test_log_that_cannot_be_written_cuts_no_commit_short(submitted, call):
+    submitted.say(job("Running"), [pod("job-runner")], "one\n", first=ONE_POD)
+    (submitted.folder.path / "run.log").mkdir()
+    said = call("cancel", "dtopk-first")
+    assert "The log of the pod 'dtopk-first-runner' is not had: " in said.err
+    *_, wait, delete = submitted.calls.read_text().splitlines()
+    assert "wait --for=delete pod/dtopk-first-runner" in wait
+    assert "delete daskjobs.kubernetes.dask.org dtopk-first" in delete
+
+
 def stamped(*lines):
     """Write lines as `kubectl logs --timestamps` does, the n-th n seconds after ten."""
     return "".join(f"2026-12-01T10:00:{at:02d}.5Z {line}\n" for at, line in lines)
@@ -364,7 +375,8 @@ def test_logs_of_two_pods_of_one_name_lie_one_behind_the_other(submitted, call):
     ],
 )
 def test_each_line_of_a_log_is_taken_once(texts, lines):
-    seen, taken = {}, []
+    seen: dict[str, Any] = {}
+    taken: list[str] = []
     for text in texts:
         new, seen = pick_new_lines(text, seen)
         taken += new

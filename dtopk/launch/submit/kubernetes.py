@@ -190,7 +190,7 @@ class Kubernetes(BackEnd):
         try:
             if not now and self.look(record).phase == "running":
                 self._stop_driver(record)
-        except (ClusterError, OSError) as error:
+        except ClusterError as error:
             logger.warning(
                 "The last commit of %r was not seen to end: %s The DaskJob is deleted all the "
                 "same; submitted again, the run goes on from the last commit that it has made.",
@@ -230,11 +230,11 @@ class Kubernetes(BackEnd):
         """Add what is new in the logs of the pods to those in the folder of the logs."""
         try:
             pods = _list_pods(_of(record), record.job_id)
-        except ClusterError as error:
+            if whose in ("job", "all"):
+                _keep_description(Path(record.log_dir) / "job.log", pods)
+        except (ClusterError, OSError) as error:
             self._tell_once(f"The logs are those that were fetched before: {error}")
             return
-        if whose in ("job", "all"):
-            _keep_description(Path(record.log_dir) / "job.log", pods)
         for pod in pods:
             name, component = pod["metadata"]["name"], _component(pod)
             owner, start = _LOGS.get(component, ("", ""))
@@ -257,7 +257,7 @@ class Kubernetes(BackEnd):
         is_over: bool = False,
         until_end_s: float = 0.0,
     ) -> None:
-        """Add what is new in the log of a pod to a file."""
+        """Add what is new in the log of a pod to a file; where that fails, say so and no more."""
         kept = PodLogs(folder=Path(record.log_dir))
         follow = ("--follow",) if until_end_s else ()
         try:
@@ -266,12 +266,11 @@ class Kubernetes(BackEnd):
                 timeout_s=until_end_s,
                 lasts=bool(until_end_s),
             )
-        except NotThereError:  # it went meanwhile
-            return
-        except ClusterError as error:
+            kept.add(pod, name, text, is_over=is_over or bool(until_end_s))
+        except NotThereError:
+            pass  # It went meanwhile.
+        except (ClusterError, OSError) as error:
             self._tell_once(f"The log of the pod {pod!r} is not had: {error}")
-            return
-        kept.add(pod, name, text, is_over=is_over or bool(until_end_s))
 
     def _tell_once(self, warning: str) -> None:
         if warning not in self._told:
