@@ -1,6 +1,7 @@
 """`dtopk logs`: what the processes of a submitted run have said."""
 
 import glob
+import os
 import time
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from dtopk.launch.submit import SubmissionRecord, make_back_end
 _WHOSE = {"run": 0, "job": 1, "scheduler": 2, "workers": 3}
 """Places in the list of logs."""
 _POLL_S = 0.5
+_FAR_POLL_S = 3.0
+"""Where logs come over a network."""
 
 
 @click.command()
@@ -40,10 +43,11 @@ def logs(run: str, whose: str, lines: int, follow: bool) -> None:
             f"the log must be there to be shown, got none yet of {whose!r} in {record.log_dir!r}. "
             "`dtopk status` says whether the job has begun."
         )
-    told = {}
+    told: dict[Path, tuple[int, int]] = {}
     for path in found:
-        text = path.read_bytes()
-        told[path] = len(text)
+        with path.open("rb") as file:
+            text = file.read()
+            told[path] = (os.fstat(file.fileno()).st_ino, len(text))
         if len(found) > 1:
             answer(f"==> {path} <==")
         shown = text.decode("utf-8", errors="replace").splitlines()[-lines:]
@@ -53,10 +57,10 @@ def logs(run: str, whose: str, lines: int, follow: bool) -> None:
         has_ended = ask(record).phase == "ended"
         back_end.fetch_logs(record, whose)
         for path in _find(record, whose):
-            told[path] = _show_more(path, told.get(path, 0))
+            told[path] = _show_more(path, told.get(path, (0, 0)))
         if has_ended:
             return
-        time.sleep(_POLL_S)
+        time.sleep(_FAR_POLL_S if back_end.is_elsewhere else _POLL_S)
 
 
 def _find(record: SubmissionRecord, whose: str) -> list[Path]:
@@ -71,13 +75,29 @@ def _find(record: SubmissionRecord, whose: str) -> list[Path]:
     ]
 
 
-def _show_more(path: Path, start: int) -> int:
-    """Show what has been added to a log since; return its length."""
+def _show_more(path: Path, told: tuple[int, int]) -> tuple[int, int]:
+    """Show what has been added to a log since, or all of one that has taken its place.
+
+    Parameters
+    ----------
+    path : Path
+    told : (int, int)
+        Number of the file that was shown, and the bytes of it that were.
+
+    Returns
+    -------
+    (int, int)
+        The same, now.
+    """
+    number, start = told
     with path.open("rb") as file:
+        found = os.fstat(file.fileno())
+        if found.st_ino != number or found.st_size < start:
+            start = 0
         file.seek(start)
         text = file.read()
     # A line that is not whole is left for later.
     whole = text[: text.rfind(b"\n") + 1]
     if whole:
         answer(whole.decode("utf-8", errors="replace").rstrip("\n"))
-    return start + len(whole)
+    return found.st_ino, start + len(whole)

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.parse
 from pathlib import Path
 
 from kubernetes import client, config, watch
@@ -35,6 +36,15 @@ SERVICE = re.compile(r"[a-z0-9-]+\.[a-z0-9-]+\.svc\.cluster\.local")
 
 def now():
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def stamp_lines(source, path):
+    """Write lines to a log as a container runtime does, each with the time when it came."""
+    with path.open("ab") as log:
+        for line in source:
+            moment = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
+            log.write(moment.encode() + b" " + line)
+            log.flush()
 
 
 class Pod:
@@ -59,16 +69,21 @@ class Pod:
         try:
             while True:
                 began = now()
-                with self.log.open("ab") as log:
-                    environment = self.make_environment()
-                    self.process = subprocess.Popen(
-                        [self.fill(word, environment) for word in self.words()],
-                        env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-                        start_new_session=True,
-                    )  # fmt: skip
+                environment = self.make_environment()
+                self.process = subprocess.Popen(
+                    [self.fill(word, environment) for word in self.words()],
+                    env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL, start_new_session=True,
+                )  # fmt: skip
+                self.log.touch()
+                stamping = threading.Thread(
+                    target=stamp_lines, args=(self.process.stdout, self.log), daemon=True
+                )
+                stamping.start()
                 self.tell("Running", {"running": {"startedAt": began}}, ready=True)
                 status = self.process.wait()
                 end_group(self.process)
+                stamping.join(10)
                 code = status if status >= 0 else 128 - status
                 policy = self.spec.restart_policy
                 is_over = policy == "Never" or (policy == "OnFailure" and code == 0)
@@ -254,6 +269,9 @@ class Kubelet:
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
                 path, _, query = self.path.partition("?")
+                asked = urllib.parse.parse_qs(query)
+                since = asked.get("sinceTime", [""])[0].encode()[:19]
+                keeps_times = asked.get("timestamps") == ["true"]
                 _, what, namespace, name, *_ = path.split("/")
                 pod = kubelet.find(namespace, name)
                 if what != "containerLogs" or pod is None:
@@ -265,7 +283,9 @@ class Kubelet:
                 with pod.log.open("rb") as log:
                     while True:
                         is_last = "follow=true" not in query or pod.has_ended.is_set()
-                        self.wfile.write(log.read())
+                        for line in log:
+                            if line[:19] >= since:
+                                self.wfile.write(line if keeps_times else line.partition(b" ")[2])
                         self.wfile.flush()
                         if is_last:
                             return

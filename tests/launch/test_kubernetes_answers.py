@@ -4,17 +4,20 @@ import json
 import os
 import re
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dtopk.cli import dtopk
 from dtopk.cli.output import run_and_report
 from dtopk.launch import ClusterError
-from dtopk.launch.submit import SubmissionFolder, SubmissionRecord
+from dtopk.launch.submit import SubmissionFolder, SubmissionRecord, make_back_end
 from dtopk.launch.submit.back_end import ProgramError
 from dtopk.launch.submit.kubectl import Kubectl, NotThereError, explain
 from dtopk.launch.submit.kubernetes import describe_pods, read_state
+from dtopk.launch.submit.pod_logs import PodLogs, pick_new_lines
 
 ENDED = {"startedAt": "2026-12-01T10:00:00Z", "finishedAt": "2026-12-01T10:01:00Z"}
 
@@ -111,6 +114,18 @@ def test_log_of_the_job_has_a_line_a_pod():
          "the Kubernetes cluster must know you"),
         ('Error from server (Forbidden): pods is forbidden: User "x" cannot list resource "pods"',
          "your account of the Kubernetes cluster must be allowed"),
+        ('Error from server (Forbidden): error when creating "x": daskjobs "y" is forbidden: '
+         "exceeded quota: lab, requested: count/daskjobs=1, used: count/daskjobs=3",
+         "the quota of the namespace must have room"),
+        ('Error from server (Forbidden): pods "y" is forbidden: violates PodSecurity '
+         '"restricted:latest": runAsNonRoot != true',
+         "the rules of the Kubernetes cluster must admit what dtopk asks for"),
+        ('Error from server: admission webhook "image" denied the request: "x" already exists',
+         "the rules of the Kubernetes cluster must admit what dtopk asks for"),
+        ('Error from server (InternalError): failed calling webhook "image": connection refused',
+         "the rules of the Kubernetes cluster must admit what dtopk asks for"),
+        ("Error from server (Forbidden): it is forbidden: " + "no, " * 200 + "not this image",
+         "the rules of the Kubernetes cluster must admit what dtopk asks for"),
         ('error: the server doesn\'t have a resource type "daskjobs"',
          "the Dask operator must be installed"),
         ('no matches for kind "DaskJob" in version "kubernetes.dask.org/v1"',
@@ -138,9 +153,9 @@ def test_log_of_the_client_is_left_out_of_errors():
 def test_object_that_is_not_there_is_told_from_other_errors():
     said = 'Error from server (NotFound): daskjobs.kubernetes.dask.org "x" not found'
     assert isinstance(explain(ProgramError("It failed.", said)), NotThereError)
-    other = explain(ProgramError("It failed: quota.", "exceeded quota"))
+    other = explain(ProgramError("It failed: full.", "the disk is full"))
     assert type(other) is ClusterError
-    assert str(other) == "It failed: quota."
+    assert str(other) == "It failed: full."
 
 
 def test_context_and_namespace_are_those_of_the_job():
@@ -166,14 +181,15 @@ def submitted(tmp_path, monkeypatch):
         )
     )  # fmt: skip
 
-    def say(found, pods=(), log=""):
+    def say(found, pods=(), log="", first=""):
+        """Give its answers, and what goes before them: cases of the shell."""
         answers = {"job": found, "pods": {"items": list(pods)}}
         for name, answer in answers.items():
             (programs / f"{name}.json").write_text(json.dumps(answer))
         (programs / "log").write_text(log)
         (programs / "kubectl").write_text(
             f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\ncase "$*" in\n'
-            f"*'get daskjobs'*) cat {programs}/job.json;;\n"
+            f"{first}*'get daskjobs'*) cat {programs}/job.json;;\n"
             f"*'get pods'*) cat {programs}/pods.json;;\n"
             f"*logs*) cat {programs}/log;;\nesac\n"
         )
@@ -249,19 +265,16 @@ def test_what_a_lost_driver_has_left_is_deleted_by_cancel(submitted, call):
     assert not submitted.folder.cancelled.exists()
 
 
+ONE_POD = "*'get pod '*) echo '{\"spec\": {}}';;\n"
+
+
 @pytest.mark.parametrize(
     ("word", "arguments", "told"),
     [("Running", (), True), ("Running", ("--now",), False), ("ClusterCreated", (), False)],
 )
 def test_driver_is_told_before_its_workers_end(submitted, call, word, arguments, told):
     phase = "Running" if word == "Running" else "Pending"
-    submitted.say(job(word), [pod("job-runner", phase)])
-    # The answer to `get pod NAME`, which begins as that to `get pods` does not.
-    (submitted.calls.parent / "bin" / "kubectl").write_text(
-        (submitted.calls.parent / "bin" / "kubectl").read_text().replace(
-            "case \"$*\" in\n", "case \"$*\" in\n*'get pod '*) echo '{\"spec\": {}}';;\n"
-        )
-    )  # fmt: skip
+    submitted.say(job(word), [pod("job-runner", phase)], first=ONE_POD)
     call("cancel", "dtopk-first", *arguments)
     calls = submitted.calls.read_text().splitlines()
     verbs = [line for line in calls if " delete " in line]
@@ -270,3 +283,164 @@ def test_driver_is_told_before_its_workers_end(submitted, call, word, arguments,
     assert [line[line.index("delete") :] for line in verbs] == driver + job_itself
     assert any("--follow" in line for line in calls) == told
     assert submitted.folder.cancelled.exists()
+
+
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [
+        ("*' wait '*) echo 'error: timed out waiting for the condition' >&2; exit 1;;\n",
+         "timed out waiting for the condition"),
+        ("*'delete pod'*) echo 'error: a webhook does not answer' >&2; exit 1;;\n",
+         "a webhook does not answer"),
+    ],
+)  # fmt: skip
+def test_dask_job_is_deleted_though_its_driver_does_not_go(submitted, call, case, why):
+    submitted.say(job("Running"), [pod("job-runner")], first=case + ONE_POD)
+    said = call("cancel", "dtopk-first")
+    assert "kubernetes job dtopk-first is cancelled" in said.out
+    assert "The last commit of 'dtopk-first' was not seen to end: " in said.err
+    assert f"{why}. The DaskJob is deleted all the same" in said.err
+    last = submitted.calls.read_text().splitlines()[-1]
+    assert "delete daskjobs.kubernetes.dask.org dtopk-first" in last
+
+
+def test_log_with_bytes_of_another_encoding_keeps_nothing_from_being_deleted(submitted, call):
+    submitted.say(job("Running"), [pod("job-runner")], first=ONE_POD)
+    (submitted.calls.parent / "bin" / "log").write_bytes(b"caf\xe9\n")
+    call("cancel", "dtopk-first")
+    assert "delete daskjobs.kubernetes.dask.org dtopk-first" in submitted.calls.read_text()
+    assert (submitted.folder.path / "run.log").read_text() == "caf\N{REPLACEMENT CHARACTER}\n"
+
+
+def test_log_that_cannot_be_written_cuts_no_commit_short(submitted, call):
+    submitted.say(job("Running"), [pod("job-runner")], "one\n", first=ONE_POD)
+    (submitted.folder.path / "run.log").mkdir()
+    said = call("cancel", "dtopk-first")
+    assert "The log of the pod 'dtopk-first-runner' is not had: " in said.err
+    *_, wait, delete = submitted.calls.read_text().splitlines()
+    assert "wait --for=delete pod/dtopk-first-runner" in wait
+    assert "delete daskjobs.kubernetes.dask.org dtopk-first" in delete
+
+
+def stamped(*lines):
+    """Write lines as `kubectl logs --timestamps` does, the n-th n seconds after ten."""
+    return "".join(f"2026-12-01T10:00:{at:02d}.5Z {line}\n" for at, line in lines)
+
+
+def test_log_that_the_node_has_rotated_is_added_to(submitted, call):
+    running = [pod("job-runner")]
+    submitted.say(job("Running"), running, stamped((1, "one"), (2, "two"), (3, "three")))
+    call("logs", "dtopk-first")
+    # Of what was there, the end is left.
+    submitted.say(job("Running"), running, stamped((3, "three"), (4, "four")))
+    assert call("logs", "dtopk-first").out == "one\ntwo\nthree\nfour\n"
+    # All that was there is gone.
+    submitted.say(job("Running"), running, stamped((9, "nine")))
+    assert call("logs", "dtopk-first").out == "one\ntwo\nthree\nfour\nnine\n"
+    submitted.say(job("Running"), running)
+    assert call("logs", "dtopk-first").out == "one\ntwo\nthree\nfour\nnine\n"
+
+
+def test_what_is_new_alone_is_asked_for(submitted, call):
+    submitted.say(job("Running"), [pod("job-runner")], stamped((1, "one"), (5, "five")))
+    call("logs", "dtopk-first")
+    call("logs", "dtopk-first")
+    first, second = [line for line in submitted.calls.read_text().splitlines() if " logs " in line]
+    assert "--since-time" not in first
+    # A second before the last line: those of two streams may lie out of their order.
+    assert "--timestamps --since-time=2026-12-01T10:00:04Z" in second
+
+
+def test_logs_of_two_pods_of_one_name_lie_one_behind_the_other(submitted, call):
+    """A scheduler's pod that is killed has a successor."""
+    for name, line in (("a", "first"), ("b", "second")):
+        submitted.say(job("Running"), [pod("scheduler", name=f"dtopk-first-{name}")],
+                      stamped((1, line)))  # fmt: skip
+        said = call("logs", "dtopk-first", "--of", "scheduler").out
+    assert said == "first\nsecond\n"
+
+
+@pytest.mark.parametrize(
+    ("texts", "lines"),
+    [
+        # The same word at the same moment, twice, and later a third time.
+        ([stamped((1, "a"), (1, "a")), stamped((1, "a"), (1, "a"), (1, "a"))], "aaa"),
+        # Of two streams, the later line came first.
+        ([stamped((1, "a"), (3, "c")), stamped((1, "a"), (3, "c"), (2, "b"))], "acb"),
+        # A line that has not come to its end is left for later.
+        ([stamped((1, "a"), (2, "bc"))[:-2], stamped((1, "a"), (2, "bc"))], ["a", "bc"]),
+        # An answer that took longer than a later one.
+        ([stamped((1, "a"), (8, "b"), (9, "c")), stamped((1, "a"), (8, "b"))], "abc"),
+        ([stamped((1, "a"), (2, "b")) + "c\n", stamped((2, "b")) + "c\nd\n"], "abcd"),
+    ],
+)
+def test_each_line_of_a_log_is_taken_once(texts, lines):
+    seen: dict[str, Any] = {}
+    taken: list[str] = []
+    for text in texts:
+        new, seen = pick_new_lines(text, seen)
+        taken += new
+    assert taken == list(lines)
+
+
+def test_processes_that_fetch_at_the_same_time_add_each_line_once(tmp_path):
+    logs = PodLogs(folder=tmp_path)
+    texts = [stamped(*((at, f"line {at}") for at in range(n))) for n in range(1, 30)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda text: logs.add("pod", "run.log", text), texts))
+    assert (tmp_path / "run.log").read_text().splitlines() == [f"line {at}" for at in range(29)]
+
+
+def test_last_line_without_an_end_is_taken_where_nothing_follows():
+    text = stamped((1, "a"), (2, "b")).rstrip("\n")
+    assert pick_new_lines(text, {}, is_over=True)[0] == ["a", "b"]
+
+
+def test_logs_that_cannot_be_had_say_why_once(submitted, call, monkeypatch):
+    submitted.say(job("Running"), [pod("job-runner")], stamped((1, "one")))
+    call("logs", "dtopk-first")
+    refusing = "*'get pods'*) echo 'error: (Unauthorized)' >&2; exit 1;;\n"
+    submitted.say(job("Running"), first=refusing)
+    said = call("logs", "dtopk-first")
+    assert said.out == "one\n"
+    assert said.err.count("the Kubernetes cluster must know you, but it does not") == 1
+
+
+def test_error_that_is_told_is_told_once(submitted, caplog):
+    refusing = "*logs*) echo 'error: the node does not answer' >&2; exit 1;;\n"
+    submitted.say(job("Running"), [pod("job-runner"), pod("worker", "Pending")], first=refusing)
+    back_end = make_back_end("kubernetes")
+    for _ in range(3):
+        back_end.fetch_logs(submitted.folder.read_record())
+    # The worker's container has not begun, and has no log.
+    (message,) = caplog.messages
+    assert message.startswith("The log of the pod 'dtopk-first-job-runner' is not had: ")
+    assert "the node does not answer" in message
+
+
+def test_logs_of_a_cluster_are_not_asked_for_all_the_time(submitted, call, monkeypatch):
+    submitted.say(job("Running"), [pod("job-runner")], stamped((1, "one")))
+    pauses = []
+
+    def end(seconds):
+        pauses.append(seconds)
+        ends = [pod("job-runner", "Succeeded", state=ended(0))]
+        submitted.say(job("Successful"), ends, stamped((2, "two")))
+
+    monkeypatch.setattr("dtopk.cli.logs.time", SimpleNamespace(sleep=end))
+    assert call("logs", "dtopk-first", "--follow").out == "one\ntwo\n"
+    assert pauses[0] >= 2.0
+
+
+def test_how_the_pods_are_is_shown_anew_where_it_changes(submitted, call, monkeypatch):
+    """What is said of them may be shorter than before."""
+    submitted.say(job("Running"), [pod("job-runner"), pod("worker", "Pending", **UNPLACED)])
+
+    def end(seconds):
+        ends = [pod("job-runner", "Succeeded", state=ended(0))]
+        submitted.say(job("Successful"), ends)
+
+    monkeypatch.setattr("dtopk.cli.logs.time", SimpleNamespace(sleep=end))
+    said = call("logs", "dtopk-first", "--of", "job", "--follow").out
+    assert "dtopk-first-job-runner: Succeeded on n1" in said.splitlines()[-1]
+    assert len(said.splitlines()) == 3

@@ -1,7 +1,9 @@
 """The DaskJob of `dtopk submit --to kubernetes`: what it asks for, and what is refused."""
 
 import importlib.util
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -251,18 +253,46 @@ def test_texts_are_not_taken_for_variables():
 
 
 @pytest.mark.parametrize(
-    ("run_name", "number", "name"),
+    ("run_dir", "number", "pattern"),
     [
-        ("first", 1, "dtopk-first"),
-        ("first", 3, "dtopk-first-3"),
-        ("My run_2026.12", 1, "dtopk-my-run-2026-12"),
-        ("é", 1, "dtopk"),
-        ("x" * 60, 12, "dtopk-" + "x" * 36 + "-12"),
+        ("/data/runs/first", 1, r"dtopk-first-[0-9a-f]{6}"),
+        ("s3://bucket/runs/first/", 3, r"dtopk-first-[0-9a-f]{6}-3"),
+        ("/data/My run_2026.12", 1, r"dtopk-my-run-2026-12-[0-9a-f]{6}"),
+        ("/data/é", 1, r"dtopk-[0-9a-f]{6}"),
+        # 45 characters, six of the start, seven of the hash and three of the number.
+        ("/data/" + "x" * 60, 12, r"dtopk-x{29}-[0-9a-f]{6}-12"),
     ],
 )
-def test_names_are_those_that_the_operator_takes(run_name, number, name):
-    assert name_dask_job(run_name, number) == name
+def test_names_are_those_that_the_operator_takes(run_dir, number, pattern):
+    name = name_dask_job(run_dir, number)
+    assert re.fullmatch(pattern, name)
     assert len(name) <= NAME_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (f"/data/{'x' * 50}-seed1", f"/data/{'x' * 50}-seed2"),
+        ("/data/a.b", "/data/a_b"),
+        ("s3://x/first/run", "s3://x/second/run"),
+    ],
+)
+def test_runs_of_like_names_have_each_its_own_name(one, other):
+    assert name_dask_job(one, 1) != name_dask_job(other, 1)
+
+
+def test_run_has_the_same_name_however_its_folder_is_written():
+    assert name_dask_job("/data/runs/first/", 2) == name_dask_job("/data/a/../runs/first", 2)
+    assert name_dask_job("s3://b/runs/first/", 2) == name_dask_job("s3://b/runs/first", 2)
+
+
+@pytest.mark.parametrize(
+    "text", ["1e3", "0o17", "0x1f", "nan", "Infinity", "1_000", "12", "-1E-3", "y", "true", ""]
+)
+def test_texts_that_a_reader_may_take_for_something_else_are_quoted(text):
+    written = format_manifest({"labels": {"seed": text}})
+    assert written == f"labels:\n  seed: '{text}'\n"
+    assert "'" not in format_manifest({"labels": {"seed": "e3"}})
 
 
 @pytest.mark.parametrize(
@@ -315,6 +345,12 @@ def test_batch_systems_refuse_the_options_of_kubernetes(back_end):
             r"^output\.run_dir must be an address.*names no volume",
         ),
         ({"cluster.tls_ca": "/data/ca"}, "c", r"^cluster\.tls_ca must be left out"),
+        ({"output.run_dir": "/data/../tmp/x"}, "c", r"^output\.run_dir must.*'/data/\.\./tmp/x'"),
+        ({"output.run_dir": "/data/x/.."}, "c", r"^output\.run_dir must be an address"),
+        ({"output.run_dir": "file:///data/r"}, "c", r"^output\.run_dir must.*'file:///data/r'"),
+        ({"output.run_dir": "file:///tmp/r"}, "", r"^output\.run_dir must be an address"),
+        ({"data.store": "memory://b/x"}, "c", r"^data\.store must be an address"),
+        ({"data.store": "http://host/x"}, "c", r"^data\.store must be an address"),
     ],
 )
 def test_paths_that_pods_would_not_see_are_refused(places, claim, message):
@@ -323,7 +359,8 @@ def test_paths_that_pods_would_not_see_are_refused(places, claim, message):
 
 
 def test_paths_on_the_volume_and_addresses_are_taken():
-    places = {"data.store": "/data/x.zarr", "output.run_dir": "s3://b/x", "model.label_cost": ""}
+    places = {"data.store": "/data/a/../x.zarr", "output.run_dir": "s3://b/x",
+              "output.state_url": "gs://b/state", "model.label_cost": ""}  # fmt: skip
     make_back_end("kubernetes").check_places(options(), places)
 
 
@@ -361,7 +398,8 @@ def test_dry_run_prints_the_manifest_and_does_nothing(dry_run, tmp_path):
     assert (status, err) == (0, "")
     manifest = yaml.safe_load(out)
     job = container(pods_of(manifest)["job"])
-    assert manifest["metadata"]["name"] == "dtopk-first"
+    assert manifest["metadata"]["name"] == name_dask_job("/data/runs/first", 1)
+    assert manifest["metadata"]["annotations"] == {"dtopk/run-dir": "/data/runs/first"}
     sent = tomllib.loads(job["env"][0]["value"])
     assert sent["model"]["C"] == 3.0
     assert (sent["cluster"]["partitions"], sent["cluster"]["threads_per_partition"]) == (2, 4)
@@ -410,6 +448,39 @@ def test_machine_without_kubectl_is_refused(dry_run, tmp_path, capsys):
     error = capsys.readouterr().err
     assert error.startswith("error: the program 'kubectl' must be on the PATH to submit to")
     assert not (tmp_path / "runs").exists()
+
+
+TAKES_NONE = """#!/bin/sh
+case "$*" in
+*create*) echo 'Error from server (AlreadyExists): daskjobs.kubernetes.dask.org "x"' >&2; exit 1;;
+*'get daskjobs'*) cat {found};;
+esac
+"""
+
+
+@needs_definition
+@pytest.mark.parametrize(
+    ("annotations", "whose"),
+    [
+        ({"dtopk/run-dir": "/data/else/first"}, "that of run folder '/data/else/first'"),
+        ({}, "one that dtopk did not make"),
+    ],
+)
+def test_name_that_is_taken_says_by_which_run_folder(
+    dry_run, tmp_path, monkeypatch, capsys, annotations, whose
+):
+    found = tmp_path / "found.json"
+    found.write_text(json.dumps({"metadata": {"annotations": annotations}}))
+    (tmp_path / "kubectl").write_text(TAKES_NONE.format(found=found))
+    (tmp_path / "kubectl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    words = ["submit", "job.toml", "--to", "kubernetes", "--run-dir", "/data/a"]
+    assert run_and_report(dtopk, words) == 1
+    assert capsys.readouterr().err.startswith(
+        "error: the name of the run's DaskJob must be free, got "
+        f"{name_dask_job('/data/a', 1)!r}, which is taken by {whose}. Look whether it still runs"
+    )
+    assert not (tmp_path / "runs" / "a").exists()
 
 
 @pytest.fixture

@@ -453,7 +453,7 @@ def test_cancelled_run_commits_and_goes_on_in_another_job(submit, submitter, dat
     assert json.loads((first.path / "result.json").read_text())["resumable"]
     first.wait("the end of the pods", lambda: not first.pods("worker"), 60)
     second = submit(longer, submitter)
-    assert second.job == name_dask_job(first.path.name, 2)
+    assert second.job == name_dask_job(str(first.path), 2)
     second.wait("the end", lambda: status_of(second.job) == "Successful")
     second.assert_same(here, 2 * EPOCHS)
     result = json.loads((first.path / "result.json").read_text())

@@ -251,6 +251,8 @@ def run_program(
             stdin=subprocess.DEVNULL if stdin is None else None,
             capture_output=True,
             text=True,
+            # A log may have bytes that are none of the locale's.
+            errors="replace",
             timeout=timeout_s or _COMMAND_S,
         )
     except FileNotFoundError as error:

@@ -4,6 +4,8 @@ The operator starts a scheduler, workers, and a pod that runs `dtopk train`, and
 with it. The manifest is all that is sent: the job file goes with it as a variable of the driver.
 """
 
+import contextlib
+import hashlib
 import posixpath
 import re
 import tomllib
@@ -20,6 +22,9 @@ KIND = "DaskJob"
 API_VERSION = "kubernetes.dask.org/v1"
 NAME_CHARACTERS = 45
 """The operator takes 53 for a name, and makes longer ones of it."""
+_HASH_CHARACTERS = 6
+RUN_DIR_ANNOTATION = "dtopk/run-dir"
+"""By which a DaskJob says what its run folder is."""
 SCHEDULER_PORT = 8786
 PAGES_PORT = 8787
 CLUSTER_LABEL = "dask.org/cluster-name"
@@ -111,7 +116,7 @@ def make_dask_job(run: RunInPods) -> dict[str, Any]:
             "name": run.name,
             **namespace,
             "labels": {"app.kubernetes.io/name": "dtopk"},
-            "annotations": {"dtopk/run-dir": run.run_dir},
+            "annotations": {RUN_DIR_ANNOTATION: run.run_dir},
         },
         "spec": {
             "job": {"spec": _make_driver(run)},
@@ -142,8 +147,20 @@ class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
 
 
 def _represent_text(dumper: Any, text: str) -> Any:
-    style = "|" if "\n" in text else None
+    style = "|" if "\n" in text else "'" if _may_be_no_text(text) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+def _may_be_no_text(text: str) -> bool:
+    """Say whether a reader of YAML, of whichever version, may take a text for something else.
+
+    PyYAML quotes what YAML 1.1 takes for a number, and '1e3' is none there.
+    """
+    for read in (float, lambda word: int(word, 0)):
+        with contextlib.suppress(ValueError):
+            read(text)
+            return True
+    return text.lower() in ("y", "n")
 
 
 _Dumper.add_representer(str, _represent_text)
@@ -407,15 +424,20 @@ def _check_name(what: str, name: str, rule: re.Pattern[str]) -> None:
         )
 
 
-def name_dask_job(run_name: str, number: int) -> str:
-    """Make the name of a DaskJob from that of its run folder.
+def name_dask_job(run_dir: str, number: int) -> str:
+    """Make the name of a DaskJob: of the last part of its run folder, and a hash of all of it.
+
+    The first says to a reader which run it is, the second tells runs of like names apart.
 
     Parameters
     ----------
-    run_name : str
+    run_dir : str
+        The run folder as the pods see it.
     number : int
         Of the submission of the run, from 1.
     """
-    ending = f"-{number}" if number > 1 else ""
-    plain = re.sub(r"[^a-z0-9]+", "-", f"dtopk-{run_name}".lower())
+    place = run_dir.rstrip("/") if "://" in run_dir else posixpath.normpath(run_dir)
+    digest = hashlib.sha256(place.encode()).hexdigest()[:_HASH_CHARACTERS]
+    ending = f"-{digest}-{number}" if number > 1 else f"-{digest}"
+    plain = re.sub(r"[^a-z0-9]+", "-", f"dtopk-{posixpath.basename(place)}".lower())
     return plain[: NAME_CHARACTERS - len(ending)].strip("-") + ending

@@ -11,7 +11,26 @@ from dtopk.launch.submit.back_end import ProgramError, run_program
 
 _REQUEST_S = 20
 """Seconds in which the server must answer a request."""
+_NAME_TAKEN = (
+    "the name of the run's DaskJob must be free, but there is one of this name already. Look "
+    "whether it still runs, and delete it with kubectl if it does not."
+)
 _EXPLANATIONS = (
+    (
+        r"exceeded quota|failed quota",
+        "the quota of the namespace must have room for what dtopk asks for, but it has not. End "
+        "what is not needed any more, or have the quota raised.",
+    ),
+    (
+        r"\bUser \"[^\"]*\" cannot ",
+        "your account of the Kubernetes cluster must be allowed what dtopk asks for, but it is "
+        "not. deploy/README.md lists the rights that are needed.",
+    ),
+    (
+        r"\(Forbidden\)|denied the request|failed calling webhook",
+        "the rules of the Kubernetes cluster must admit what dtopk asks for, but they do not. Look "
+        "at --dry-run; submit.pod_extra adds what the pods lack.",
+    ),
     (
         r"connection refused|unable to connect to the server|no such host|i/o timeout|"
         r"no configuration has been provided|deadline exceeded|client\.timeout|"
@@ -30,11 +49,6 @@ _EXPLANATIONS = (
         "auth whoami`.",
     ),
     (
-        r"\(Forbidden\)",
-        "your account of the Kubernetes cluster must be allowed what dtopk asks for, but it is "
-        "not. deploy/README.md lists the rights that are needed.",
-    ),
-    (
         r"doesn't have a resource type|no matches for kind|could not find the requested resource",
         "the Dask operator must be installed in the Kubernetes cluster, but it is not, or not in "
         "version 1 of its DaskJob. deploy/README.md says how.",
@@ -43,22 +57,25 @@ _EXPLANATIONS = (
         r"namespaces \"[^\"]*\" not found",
         "submit.namespace must be a namespace of the cluster, but it is not.",
     ),
-    (
-        r"\(AlreadyExists\)|already exists",
-        "the name of the run's DaskJob must be free, but there is one of this name already. Look "
-        "whether it still runs, and delete it with kubectl if it does not.",
-    ),
+    (r"\(AlreadyExists\)|already exists", _NAME_TAKEN),
     (
         r"\(Invalid\)| is invalid|error validating|ValidationError|strict decoding",
         "the DaskJob must be one that the cluster takes, but it is not. Look at --dry-run.",
     ),
 )
-"""What an error says, and what is to be said of it; the first that fits."""
+"""What an error says, and what is to be said of it; the first that fits.
+
+Those that hand on the words of a policy come first: these may be any.
+"""
 _NOT_FOUND = re.compile(r"\(NotFound\)")
 
 
 class NotThereError(ClusterError):
     """An object is not in the cluster."""
+
+
+class NameTakenError(ClusterError):
+    """An object of this name is in the cluster already."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +113,8 @@ class Kubectl:
         ------
         NotThereError
             If an object is not there.
+        NameTakenError
+            If one that is to be made is there.
         ClusterError
             If it fails otherwise.
         """
@@ -120,13 +139,14 @@ def explain(error: ProgramError) -> ClusterError:
     """
     for pattern, sentence in _EXPLANATIONS:
         if re.search(pattern, error.said, re.IGNORECASE | re.DOTALL):
-            return ClusterError(f"{sentence} It says: {_last_words(error.said)}.")
+            kind = NameTakenError if sentence is _NAME_TAKEN else ClusterError
+            return kind(f"{sentence} It says: {_last_words(error.said)}.")
     if _NOT_FOUND.search(error.said):
         return NotThereError(str(error))
     return ClusterError(str(error))
 
 
-def _last_words(said: str, longest: int = 500) -> str:
+def _last_words(said: str, longest: int = 2000) -> str:
     """Keep of an error the lines that are not the client's log."""
     lines: Sequence[str] = [
         line for line in said.splitlines() if line.strip() and not re.match(r"[EIW]\d{4} ", line)

@@ -4,8 +4,11 @@ import contextlib
 import dataclasses
 import datetime
 import json
+import logging
+import posixpath
 import shlex
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from dtopk.launch.submit.dask_job import (
     COMPONENT_LABEL,
     DRIVER,
     PAGES_PORT,
+    RUN_DIR_ANNOTATION,
     SCHEDULER,
     WORKER,
     RunInPods,
@@ -26,15 +30,21 @@ from dtopk.launch.submit.dask_job import (
     name_dask_job,
 )
 from dtopk.launch.submit.dask_job_schema import check_dask_job
-from dtopk.launch.submit.kubectl import Kubectl, NotThereError
+from dtopk.launch.submit.kubectl import Kubectl, NameTakenError, NotThereError
 from dtopk.launch.submit.options import OF_BATCH_JOBS, SubmitOptions
+from dtopk.launch.submit.pod_logs import PodLogs
 from dtopk.launch.submit.record import Attempt, SubmissionFolder, SubmissionRecord
+from dtopk_storage.objects import OBJECT_STORES
+
+logger = logging.getLogger(__name__)
 
 _RESOURCE = "daskjobs.kubernetes.dask.org"
 _JOB_ENDED = ("Successful", "Failed")
 _NODE_REASONS = frozenset({"Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated",
                            "Preempting", "UnexpectedAdmissionError"})  # fmt: skip
 _KILLED = 128 + 9
+_STORES = OBJECT_STORES - {"memory"}
+"""Those that a pod shares with others."""
 _SKEW_S = 60.0
 """Seconds by which the clocks of this machine and of a node may differ."""
 _END_S = 60.0
@@ -50,6 +60,10 @@ class Kubernetes(BackEnd):
     needs = ("kubectl",)
     where = "Install it, and have it reach the cluster: `kubectl cluster-info`."
     is_elsewhere = True
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+        """Warnings that were given."""
 
     def check(self, options: SubmitOptions) -> None:
         """Refuse options that no pods can be made of, or that would be of no effect.
@@ -77,14 +91,15 @@ class Kubernetes(BackEnd):
                     f"{key} must be left out for {self.name!r}, got {place!r}: the operator speaks "
                     "no TLS with the scheduler. Have a NetworkPolicy, or the network, see to it."
                 )
-            if "://" in place:
+            scheme, separator, _ = place.partition("://")
+            if separator and scheme in _STORES:
                 continue
             if not options.claim:
                 raise ValueError(
                     f"{key} must be an address in an object store, such as 's3://bucket/name', "
                     f"since submit.claim names no volume, got {place!r}."
                 )
-            if not place.startswith(f"{root}/"):
+            if not posixpath.normpath(place).startswith(f"{root}/"):
                 raise ValueError(
                     f"{key} must be an address in an object store, or a path on the volume of the "
                     f"pods, which begins with submit.mount_path = {root + '/'!r}, got {place!r}."
@@ -102,7 +117,7 @@ class Kubernetes(BackEnd):
         """
         manifest = make_dask_job(
             RunInPods(
-                name=name_dask_job(submission.folder.run.name, submission.number),
+                name=_name(submission),
                 run_dir=submission.run_dir,
                 job_toml=submission.job_toml,
                 options=submission.options,
@@ -126,10 +141,11 @@ class Kubernetes(BackEnd):
         options = submission.options
         kubectl = Kubectl(context=options.context, namespace=options.namespace)
         path = str(submission.folder.manifest)
-        kubectl.call("create", f"--filename={path}", "--dry-run=server", "--output=name")
-        if submission.folder.record.is_file():
-            self._put_aside(submission.folder.read_record())
-        made = json.loads(kubectl.call("create", f"--filename={path}", "--output=json"))
+        with _saying_whose_name_it_is(kubectl, _name(submission)):
+            kubectl.call("create", f"--filename={path}", "--dry-run=server", "--output=name")
+            if submission.folder.record.is_file():
+                self._put_aside(submission.folder.read_record())
+            made = json.loads(kubectl.call("create", f"--filename={path}", "--output=json"))
         record = self.make_record(submission, made["metadata"]["name"])
         return dataclasses.replace(
             record,
@@ -169,47 +185,97 @@ class Kubernetes(BackEnd):
         """Have the driver commit, while it has its workers, then delete the DaskJob with all pods.
 
         The driver's pod is the one that is told, since a DaskJob that is deleted takes its workers
-        with it.
+        with it. Where it does not go, the DaskJob is deleted all the same.
         """
-        kubectl = _of(record)
-        if not now and self.look(record).phase == "running":
-            driver = f"{record.job_id}-runner"
-            with contextlib.suppress(NotThereError):
-                pod = kubectl.get("pod", driver)
-                grace_s = float(pod["spec"].get("terminationGracePeriodSeconds", 30)) + _END_S
-                kubectl.call("delete", "pod", driver, "--wait=false")
-                # The log ends with the pod, and is gone with it.
-                self._keep_log(record, driver, "run.log", until_end_s=grace_s)
-                kubectl.call("wait", "--for=delete", f"pod/{driver}", f"--timeout={grace_s:.0f}s",
-                             timeout_s=grace_s + _END_S, lasts=True)  # fmt: skip
+        try:
+            if not now and self.look(record).phase == "running":
+                self._stop_driver(record)
+        except ClusterError as error:
+            logger.warning(
+                "The last commit of %r was not seen to end: %s The DaskJob is deleted all the "
+                "same; submitted again, the run goes on from the last commit that it has made.",
+                record.job_id,
+                error,
+            )
+        except KeyboardInterrupt as error:
+            error.add_note("The DaskJob is still there; `dtopk cancel --now` deletes it.")
+            raise
         _delete(record)
 
+    def _stop_driver(self, record: SubmissionRecord) -> None:
+        """Have the driver commit, and wait until its pod is gone.
+
+        Raises
+        ------
+        ClusterError
+            If it is not gone in its time.
+        """
+        kubectl, driver = _of(record), f"{record.job_id}-runner"
+        with contextlib.suppress(NotThereError):
+            pod = kubectl.get("pod", driver)
+            grace_s = float(pod["spec"].get("terminationGracePeriodSeconds", 30)) + _END_S
+            deadline = time.monotonic() + grace_s
+            kubectl.call("delete", "pod", driver, "--wait=false")
+            # The log ends with the pod, and is gone with it.
+            self._keep_log(record, driver, "run.log", until_end_s=grace_s)
+            left_s = max(1.0, deadline - time.monotonic())
+            try:
+                kubectl.call("wait", "--for=delete", f"pod/{driver}", f"--timeout={left_s:.0f}s",
+                             timeout_s=left_s + _END_S, lasts=True)  # fmt: skip
+            except ClusterError:
+                self._keep_log(record, driver, "run.log")
+                raise
+
     def fetch_logs(self, record: SubmissionRecord, whose: str = "all") -> None:
-        """Write the logs of the pods that are there to the folder of the logs."""
-        with contextlib.suppress(ClusterError):
+        """Add what is new in the logs of the pods to those in the folder of the logs."""
+        try:
             pods = _list_pods(_of(record), record.job_id)
             if whose in ("job", "all"):
-                write_text(Path(record.log_dir) / "job.log", describe_pods(pods))
-            for pod in pods:
-                name, component = pod["metadata"]["name"], _component(pod)
-                owner, start = _LOGS.get(component, ("", ""))
-                if whose not in (owner, "all"):
-                    continue
-                short = name.removeprefix(f"{record.job_id}-").removeprefix("default-worker-")
-                self._keep_log(record, name, f"{start}{short}.log" if start else f"{owner}.log")
+                _keep_description(Path(record.log_dir) / "job.log", pods)
+        except (ClusterError, OSError) as error:
+            self._tell_once(f"The logs are those that were fetched before: {error}")
+            return
+        for pod in pods:
+            name, component = pod["metadata"]["name"], _component(pod)
+            owner, start = _LOGS.get(component, ("", ""))
+            if whose not in (owner, "all") or not owner or not _has_begun(pod):
+                continue
+            short = name.removeprefix(f"{record.job_id}-").removeprefix("default-worker-")
+            self._keep_log(
+                record,
+                name,
+                f"{start}{short}.log" if start else f"{owner}.log",
+                is_over=pod["status"].get("phase") in ("Succeeded", "Failed"),
+            )
 
     def _keep_log(
-        self, record: SubmissionRecord, pod: str, name: str, *, until_end_s: float = 0.0
+        self,
+        record: SubmissionRecord,
+        pod: str,
+        name: str,
+        *,
+        is_over: bool = False,
+        until_end_s: float = 0.0,
     ) -> None:
-        """Write the log of a pod to a file; what is there stays where the cluster has none."""
+        """Add what is new in the log of a pod to a file; where that fails, say so and no more."""
+        kept = PodLogs(folder=Path(record.log_dir))
         follow = ("--follow",) if until_end_s else ()
-        # A pod whose container has not begun, or whose node does not answer, has none.
-        with contextlib.suppress(ClusterError):
+        try:
             text = _of(record).call(
-                "logs", pod, *follow, timeout_s=until_end_s, lasts=bool(until_end_s)
+                *("logs", pod, *follow, *kept.since(pod)),
+                timeout_s=until_end_s,
+                lasts=bool(until_end_s),
             )
-            if text:
-                write_text(Path(record.log_dir) / name, text)
+            kept.add(pod, name, text, is_over=is_over or bool(until_end_s))
+        except NotThereError:
+            pass  # It went meanwhile.
+        except (ClusterError, OSError) as error:
+            self._tell_once(f"The log of the pod {pod!r} is not had: {error}")
+
+    def _tell_once(self, warning: str) -> None:
+        if warning not in self._told:
+            self._told.add(warning)
+            logger.warning("%s", warning)
 
     def tunnel(self, record: SubmissionRecord) -> str:
         """Write the command by which Dask's pages are seen at http://127.0.0.1:PORT."""
@@ -217,6 +283,37 @@ class Kubernetes(BackEnd):
         return shlex.join(
             [*_of(record).words, "port-forward", f"service/{record.job_id}-scheduler", ports]
         )
+
+
+def _name(submission: Submission) -> str:
+    return name_dask_job(submission.run_dir, submission.number)
+
+
+@contextlib.contextmanager
+def _saying_whose_name_it_is(kubectl: Kubectl, name: str) -> Iterator[None]:
+    """Have the error about a name that is taken say which run folder has it."""
+    try:
+        yield
+    except NameTakenError as error:
+        try:
+            found = kubectl.get(_RESOURCE, name)["metadata"].get("annotations", {})
+        except ClusterError:
+            raise error from None
+        run_dir = found.get(RUN_DIR_ANNOTATION)
+        whose = f"that of run folder {run_dir!r}" if run_dir else "one that dtopk did not make"
+        raise ClusterError(
+            f"the name of the run's DaskJob must be free, got {name!r}, which is taken by {whose}. "
+            "Look whether it still runs, and delete it with kubectl if it does not."
+        ) from error
+
+
+def _keep_description(path: Path, pods: Sequence[Mapping[str, Any]]) -> None:
+    """Write how the pods are, where that has changed; pods that are gone do not change it."""
+    text = describe_pods(pods)
+    with contextlib.suppress(FileNotFoundError):
+        text = "" if path.read_text(encoding="utf-8") == text else text
+    if text:
+        write_text(path, text)
 
 
 def _of(record: SubmissionRecord) -> Kubectl:
@@ -317,6 +414,11 @@ def _without_driver(word: str, pods: Sequence[Mapping[str, Any]]) -> JobState:
     return JobState(
         phase="ended", word=word, reason="the pod of its driver is gone", failure="node"
     )
+
+
+def _has_begun(pod: Mapping[str, Any]) -> bool:
+    """Say whether a container of a pod has run, and so has a log."""
+    return bool(pod["status"].get("phase", "Pending") != "Pending")
 
 
 def _terminated(pod: Mapping[str, Any]) -> Mapping[str, Any]:
