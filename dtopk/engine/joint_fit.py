@@ -42,7 +42,6 @@ from dtopk.engine.rows import Piece, Rows
 from dtopk.engine.sizes import Sizes, largest_block
 from dtopk.engine.solvers import Choice, keeps_duals
 from dtopk.engine.team import LocalTeam
-from dtopk.kernels.blas import count_threads
 from dtopk.losses import Loss
 from dtopk.solvers.sdca import default_block_size
 from dtopk_storage import RunState, open_run_state
@@ -237,7 +236,6 @@ class _JointFit:
             training.scratch.close()
         for training in self._done.values():
             training.scratch.close()
-        self._updates.close()
         self._feed.close()
 
     def _plan_memory(self) -> tuple[ClusterPlan, int]:
@@ -268,7 +266,6 @@ class _JointFit:
             rows.n_classes,
             min(len(self._upcoming), self._most),
             self._block_size(self._layout),
-            count_threads(),
         )
 
     # Turns.

@@ -2,13 +2,11 @@
 
 The weights of models with few classes lie side by side in one matrix. Their scores are one product
 with it, and so are their changes: of a product with few columns most of the time would go into
-reading the rows. There is a matrix for each core, which multiplies by itself and solves the rows'
-own problems for its models in between: products of that size gain nothing from several cores.
+reading the rows. What is between the two, the rows' own problems, is each model's own.
 """
 
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk.engine.lanes import Lane
-from dtopk.kernels.blas import gemm, gram, one_thread_each
+from dtopk.kernels.blas import gemm, gram
 from dtopk.kernels.rows import put_duals, take_duals
 from dtopk.losses import Labels
 from dtopk.solvers.sdca import BlockUpdater, RowConversion
@@ -25,8 +23,6 @@ Array = NDArray[Any]
 
 _STACK_COLUMNS = 256
 """Columns of weights that lie side by side, at most: with so many a product is at full speed."""
-_MOST_CLASSES = 64
-"""Models with more classes have a matrix each, and all cores for every product."""
 
 
 class WeightStack:
@@ -66,7 +62,8 @@ class WeightStack:
 
     def take_place(self) -> slice:
         """Return the columns of a model that comes, which are zero."""
-        place = min(self._free, key=lambda place: place.start)
+        # From the right: those that come first, with a small C, mostly leave first.
+        place = max(self._free, key=lambda place: place.start)
         self._free.remove(place)
         self.W[:, place] = 0
         return place
@@ -75,42 +72,50 @@ class WeightStack:
         """Give the columns of a model back that is done."""
         self._free.append(place)
 
-    def update(self, block: Array, G: Array, requests: "Sequence[SharedUpdater]") -> None:
+    def update(
+        self,
+        rows: NDArray[np.int64],
+        block: Array,
+        G: Array,
+        requests: "Sequence[SharedUpdater]",
+    ) -> None:
         """Update the rows of a block for some of the models.
 
         Parameters
         ----------
+        rows : ndarray of shape (n_rows,), int64
+            Which they are.
         block : ndarray of shape (n_rows, width)
         G : ndarray of shape (n_rows, n_rows)
             Its Gram matrix, the lower triangle.
         requests : sequence of SharedUpdater
         """
-        # Places are taken from the left: what is right of the last one would be multiplied in vain.
-        stop = max(place.stop for place in self._places if place not in self._free)
-        W = self.W[:, :stop]
-        scores, delta = self._scores[: len(block), :stop], self._delta[: len(block), :stop]
-        if sum(each.place.stop - each.place.start for each in requests) < stop:
-            delta[:] = 0
-        gemm(block, W, scores)
+        scores, delta = self._scores[: len(block)], self._delta[: len(block)]
+        # What is beside them would be multiplied in vain.
+        used = slice(
+            min(each.place.start for each in requests), max(each.place.stop for each in requests)
+        )
+        delta[:, used] = 0
+        gemm(block, self.W[:, used], scores[:, used])
         for each in requests:
-            each.solve(scores[:, each.place], delta[:, each.place], G)
-        gemm(block.T, delta, W, beta=1.0)
+            each.solve(rows, scores[:, each.place], delta[:, each.place], G)
+        gemm(block.T, delta[:, used], self.W[:, used], beta=1.0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Request:
-    """What :meth:`BlockUpdater.update` was asked for."""
+    """What :meth:`BlockUpdater.update_all` was asked for."""
 
     X: Array
     labels: Labels
     costs: Array
     dual: Array
-    rows: NDArray[np.int64]
+    order: NDArray[np.int64]
     ratio: float
 
 
 class SharedUpdater(BlockUpdater):
-    """The update of a block, which is made together with those of others.
+    """The updates of rows, which are made together with those of others.
 
     Parameters
     ----------
@@ -139,34 +144,39 @@ class SharedUpdater(BlockUpdater):
         assert self._request is not None
         return self._request
 
-    def update(
+    def update_all(
         self,
         X: Array,
         labels: Labels,
         costs: Array,
         dual: Array,
-        rows: NDArray[np.int64],
+        order: NDArray[np.int64],
         W: Array,
         ratio: float,
         sigma: float = 1.0,
-    ) -> float:
-        """See :meth:`BlockUpdater.update`; the run waits until all others want the same."""
+    ) -> Iterator[tuple[int, float]]:
+        """See :meth:`BlockUpdater.update_all`; all rows at once, when all others want the same."""
         assert self.lane is not None
         assert sigma == 1.0  # There is one partition.
         assert W.base is self.stack.W
-        self._request = _Request(X=X, labels=labels, costs=costs, dual=dual, rows=rows, ratio=ratio)
+        self._request = _Request(
+            X=X, labels=labels, costs=costs, dual=dual, order=order, ratio=ratio
+        )
+        self._answer = 0.0
         self.lane.wait("update")
-        return self._answer
+        self._request = None
+        yield len(order), self._answer
 
     def leave(self) -> None:
         """Give the model's place to another one."""
         self.stack.leave(self.place)
 
-    def solve(self, scores: Array, delta: Array, G: Array) -> None:
-        """Solve the rows for this model.
+    def solve(self, rows: NDArray[np.int64], scores: Array, delta: Array, G: Array) -> None:
+        """Solve some rows for this model.
 
         Parameters
         ----------
+        rows : ndarray of shape (n_rows,), int64
         scores : ndarray of shape (n_rows, n_classes)
         delta : ndarray of shape (n_rows, n_classes)
             Written to: the change of the duals.
@@ -174,8 +184,7 @@ class SharedUpdater(BlockUpdater):
         """
         asked = self.request
         began = time.perf_counter()
-        rows, kind = asked.rows, scores.dtype.type
-        n_rows = len(rows)
+        n_rows, kind = len(rows), scores.dtype.type
         a, own_scores, own_delta = (
             self._dual[:n_rows], self._scores[:n_rows], self._delta[:n_rows],
         )  # fmt: skip
@@ -185,8 +194,7 @@ class SharedUpdater(BlockUpdater):
         value = self._solve_rows(own_scores, G, a, own_delta, asked.labels[rows], costs)
         delta[:] = own_delta
         put_duals(a, rows, kind(asked.ratio), asked.dual)
-        self._answer = asked.ratio * value
-        self._request = None
+        self._answer += asked.ratio * value
         self.timings.inner += time.perf_counter() - began
 
 
@@ -201,8 +209,6 @@ class JointUpdates:
         Most that are trained at a time.
     block_size : int
         Most rows in a block.
-    threads : int
-        Cores to use.
     """
 
     def __init__(
@@ -211,7 +217,6 @@ class JointUpdates:
         n_classes: int,
         n_models: int,
         block_size: int,
-        threads: int,
     ) -> None:
         self.seconds = 0.0
         """Spent on what is shared: rows and their Gram matrices."""
@@ -219,15 +224,9 @@ class JointUpdates:
         self._n_classes = n_classes
         self._block_size = block_size
         self._n_models = n_models
-        self._threads = threads if n_classes <= _MOST_CLASSES else 1
         self._stacks: list[WeightStack] = []
         self._block = np.empty((block_size, conversion.width), conversion.dtype)
         self._gram = np.empty((block_size, block_size), conversion.dtype)
-        self._pool = ThreadPoolExecutor(max(self._threads - 1, 1))
-
-    def close(self) -> None:
-        """End the threads."""
-        self._pool.shutdown()
 
     def make_updater(self, own: BlockUpdater) -> SharedUpdater:
         """Make what takes the place of a model's own updater.
@@ -237,15 +236,13 @@ class JointUpdates:
         own : BlockUpdater
         """
         with_place = [stack for stack in self._stacks if stack.n_taken < stack.n_places]
-        stack = min(with_place, key=lambda stack: stack.n_taken, default=None)
-        n_left = self._n_models - sum(stack.n_places for stack in self._stacks)
-        # The next core's matrix comes before a second model in the first one's.
-        if stack is None or (stack.n_taken > 0 and n_left > 0):
-            n_places = count_places(self._n_classes, n_left, self._threads - len(self._stacks))
+        if not with_place:
+            n_left = self._n_models - sum(stack.n_places for stack in self._stacks)
+            n_places = max(min(_STACK_COLUMNS // self._n_classes, n_left), 1)
             width, dtype = self._conversion.width, self._conversion.dtype
-            stack = WeightStack(width, self._n_classes, n_places, self._block_size, dtype)
-            self._stacks.append(stack)
-        return SharedUpdater(own, self._n_classes, stack)
+            with_place = [WeightStack(width, self._n_classes, n_places, self._block_size, dtype)]
+            self._stacks += with_place
+        return SharedUpdater(own, self._n_classes, with_place[0])
 
     def update(self, updaters: Sequence[SharedUpdater]) -> None:
         """Make the updates that models wait for.
@@ -255,50 +252,22 @@ class JointUpdates:
         updaters : sequence of SharedUpdater, not empty
             What the models have asked for is the same rows.
         """
-        began = time.perf_counter()
-        asked = updaters[0].request
-        size = len(asked.rows)
-        assert all(np.array_equal(each.request.rows, asked.rows) for each in updaters)
-        block, G = self._block[:size], self._gram[:size, :size]
-        self._conversion.gather(asked.X, asked.rows, block)
-        gram(block, G)
-        self.seconds += time.perf_counter() - began
+        X, order = updaters[0].request.X, updaters[0].request.order
+        assert all(np.array_equal(each.request.order, order) for each in updaters)
         work = [
             (stack, here)
             for stack in self._stacks
             if (here := [each for each in updaters if each.stack is stack])
         ]
-        n_parts = min(self._threads, len(work))
-        if n_parts == 1:
-            _update_stacks(work, block, G)
-            return
-        with one_thread_each:
-            others = [
-                self._pool.submit(_update_stacks, work[k::n_parts], block, G)
-                for k in range(1, n_parts)
-            ]
-            try:
-                _update_stacks(work[::n_parts], block, G)
-            finally:
-                wait(others)
-        for other in others:
-            other.result()
-
-
-def count_places(n_classes: int, n_models: int, threads: int) -> int:
-    """Say for how many models there is to be place in the next matrix.
-
-    Parameters
-    ----------
-    n_classes : int
-    n_models : int
-        Most that are trained at a time, less those that there is place for.
-    threads : int
-        Cores that have no matrix yet.
-    """
-    if n_classes > _MOST_CLASSES:
-        return 1
-    return max(min(_STACK_COLUMNS // n_classes, -(-n_models // max(threads, 1))), 1)
+        for start in range(0, len(order), self._block_size):
+            began = time.perf_counter()
+            rows = order[start : start + self._block_size]
+            block, G = self._block[: len(rows)], self._gram[: len(rows), : len(rows)]
+            self._conversion.gather(X, rows, block)
+            gram(block, G)
+            self.seconds += time.perf_counter() - began
+            for stack, requests in work:
+                stack.update(rows, block, G, requests)
 
 
 def count_place_bytes(n_classes: int, block_size: int, itemsize: int) -> int:
@@ -312,10 +281,3 @@ def count_place_bytes(n_classes: int, block_size: int, itemsize: int) -> int:
     """
     # Scores and changes, in the matrix of all and by themselves, and the duals.
     return 5 * block_size * n_classes * itemsize
-
-
-def _update_stacks(
-    work: Sequence[tuple[WeightStack, Sequence[SharedUpdater]]], block: Array, G: Array
-) -> None:
-    for stack, requests in work:
-        stack.update(block, G, requests)

@@ -337,12 +337,10 @@ class Member:
         costs = self._costs(visit).astype(self.W.dtype)
         seed = [self.options.seed, step.epoch, visit.block]
         order = np.random.default_rng(seed).permutation(len(piece.labels))
-        for start in range(0, len(order), self.updater.block_size):
-            rows = order[start : start + self.updater.block_size]
-            dual_sum = self.updater.update(
-                piece.X, piece.labels, costs, visit.dual, rows, U, step.ratio, step.sigma
-            )
-            yield len(rows), dual_sum
+        for done in self.updater.update_all(
+            piece.X, piece.labels, costs, visit.dual, order, U, step.ratio, step.sigma
+        ):
+            yield done
             if self._cut_short(ends):
                 return
 

@@ -9,13 +9,11 @@ a ctypes call releases it.
 """
 
 import ctypes
-import threading
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numba.extending import get_cython_function_address
-from threadpoolctl import ThreadpoolController, threadpool_info
+from threadpoolctl import threadpool_info
 
 
 def _routine(name: str, n_arguments: int) -> Any:
@@ -37,41 +35,6 @@ def _layout(a: np.ndarray) -> tuple[bytes, int]:
         return b"N", max(row, a.shape[1], 1)
     assert row == 1 or a.shape[0] == 1, "gemm needs unit stride along one axis"
     return b"T", max(column, a.shape[0], 1)
-
-
-@cache
-def _find_pools() -> tuple[Any, ...]:
-    """Find the thread pools of every BLAS that is loaded."""
-    return tuple(ThreadpoolController().select(user_api="blas").lib_controllers)
-
-
-class _OneThreadEach:
-    """Has each product be done by the thread that calls it, until the last who asked has left."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._n_inside = 0
-        self._before: list[int] = []
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self._n_inside += 1
-            if self._n_inside == 1:
-                self._before = [pool.get_num_threads() for pool in _find_pools()]
-                for pool in _find_pools():
-                    pool.set_num_threads(1)
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._n_inside -= 1
-            if self._n_inside == 0:
-                for pool, n_threads in zip(_find_pools(), self._before, strict=True):
-                    pool.set_num_threads(n_threads)
-
-
-one_thread_each = _OneThreadEach()
-"""A context in which each product is done by the thread that calls it. The number of threads is the
-process's: where several are in it at a time, it comes back with the last of them."""
 
 
 def count_threads() -> int:

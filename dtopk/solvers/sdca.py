@@ -13,6 +13,7 @@ References
 """
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
@@ -199,9 +200,10 @@ class BlockUpdater:
         clock = [time.perf_counter()]
         take_duals(dual, rows, W.dtype.type(1 / ratio), a)
         y, cost = labels[rows], costs[rows] / W.dtype.type(ratio)
-        block = self._convert(X, rows)
+        block, G = self._X[:n_rows], self._gram[:n_rows, :n_rows]
+        self.conversion.gather(X, rows, block)
         clock.append(time.perf_counter())
-        G = self._multiply(block, sigma)
+        gram(block, G, alpha=sigma)
         clock.append(time.perf_counter())
         gemm(block, W, scores)
         clock.append(time.perf_counter())
@@ -214,17 +216,33 @@ class BlockUpdater:
         self._add_times(clock)
         return ratio * dual_value
 
-    def _convert(self, X: Array, rows: NDArray[np.int64]) -> Array:
-        """Convert the rows of a block."""
-        block = self._X[: len(rows)]
-        self.conversion.gather(X, rows, block)
-        return block
+    def update_all(
+        self,
+        X: Array,
+        labels: Labels,
+        costs: Array,
+        dual: Array,
+        order: NDArray[np.int64],
+        W: Array,
+        ratio: float,
+        sigma: float = 1.0,
+    ) -> Iterator[tuple[int, float]]:
+        """Update rows in their order, a block of them at a time.
 
-    def _multiply(self, block: Array, sigma: float) -> Array:
-        """Return sigma times the Gram matrix of a block, its lower triangle."""
-        G = self._gram[: len(block), : len(block)]
-        gram(block, G, alpha=sigma)
-        return G
+        Parameters
+        ----------
+        X, labels, costs, dual, W, ratio, sigma
+            See :meth:`update`.
+        order : ndarray of shape (n_rows,), int64
+
+        Yields
+        ------
+        tuple of int and float
+            How many rows are done more, and what :meth:`update` returned of them.
+        """
+        for start in range(0, len(order), self.block_size):
+            rows = order[start : start + self.block_size]
+            yield len(rows), self.update(X, labels, costs, dual, rows, W, ratio, sigma)
 
     def _solve_rows(
         self,

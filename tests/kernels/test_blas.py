@@ -1,9 +1,7 @@
-import threading
-
 import numpy as np
 import pytest
 
-from dtopk.kernels.blas import count_threads, gemm, gram, one_thread_each
+from dtopk.kernels.blas import gemm, gram
 
 SIZES = [(3, 4, 5), (1, 1, 1), (1, 7, 1), (7, 1, 1), (1, 1, 7), (1, 7, 6), (6, 7, 1), (33, 65, 17)]
 EMPTY = [(0, 4, 5), (3, 4, 0), (0, 0, 0), (3, 0, 5)]
@@ -71,15 +69,3 @@ def test_gram_of_rows_without_columns_is_zero():
     out = np.full((3, 3), 7.0)
     gram(np.empty((3, 0)), out)
     assert (np.tril(out)[np.tril_indices(3)] == 0).all()
-
-
-def test_number_of_threads_comes_back_with_the_last_who_asked_for_one():
-    before = count_threads()
-    with one_thread_each:
-        inner = threading.Thread(target=lambda: one_thread_each.__enter__())
-        inner.start()
-        inner.join()
-        assert count_threads() == 1
-    assert count_threads() == 1
-    one_thread_each.__exit__()
-    assert count_threads() == before
