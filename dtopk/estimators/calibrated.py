@@ -1,7 +1,7 @@
 """What the classifiers share of calibration: temperature scaling and conformal sets."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,8 +38,10 @@ class CalibratedClassifier:
     classes_: Array
     calibration_: Calibration
 
-    def _make_loss(self) -> Loss:
-        raise NotImplementedError
+    if TYPE_CHECKING:
+
+        def _make_loss(self) -> Loss:
+            """Make the loss that the classifier is trained with."""
 
     def _calibrate(
         self, batches: ScoreBatches, *, score: str, k: int | None, penalty: float | None
