@@ -145,7 +145,7 @@ def measure_pass(
     if not loss.has_update:
         raise ValueError(f"loss {loss.name!r} has no exact update of a row that could be timed.")
     n, d = X.shape
-    size = min(block_size or default_block_size(n_classes), n)
+    size = min(block_size or default_block_size(d, n_classes), n)
     conversion = RowConversion(n_features=d, dtype=X.dtype)
     updater = BlockUpdater(loss, conversion, n_classes, size)
     W, dual = np.zeros((d, n_classes), X.dtype), np.zeros((n, n_classes), X.dtype)
@@ -164,8 +164,8 @@ def measure_pass(
             updater.timings = Timings()
             began = time.perf_counter()
             order = np.random.default_rng(number).permutation(n)
-            for start in range(0, n, size):
-                updater.update(X, given, costs, dual, order[start : start + size], W, 1.0)
+            for _ in updater.update_all(X, given, costs, dual, order, W, 1.0):
+                pass
             epochs.append(time.perf_counter() - began)
             parts.append(updater.timings)
         began = time.perf_counter()

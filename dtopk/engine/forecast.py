@@ -111,7 +111,7 @@ def measure_speed(
     """
     m = max(min(n_classes, _MOST_WEIGHTS // n_features), min(n_classes, 64))
     d = max(min(n_features, _MOST_WEIGHTS // m), 1)
-    size = block_size or default_block_size(m)
+    size = block_size or default_block_size(n_features, n_classes)
     with threadpool_limits(threads or None, user_api="blas"):
         n_rows = _choose_rows(d, m, size, np.dtype(dtype))
         copy_rate = _measure_copies()

@@ -12,6 +12,7 @@ from dtopk.engine.sizes import (
     member_rows,
 )
 from dtopk.solvers.directions import BATCH_ARRAYS, choose_batch_rows
+from dtopk.solvers.row_groups import GROUP_ROWS
 from dtopk_storage.wording import format_count
 
 PROCESS_BYTES = 240_000_000
@@ -245,7 +246,7 @@ def _list_workspace(sizes: Sizes, layout: Layout) -> Holding:
         columns = sizes.width + BATCH_ARRAYS * sizes.n_classes
     else:
         size = min(sizes.block_size, largest_block(layout))
-        columns = sizes.width + size + 3 * sizes.n_classes
+        columns = sizes.width + size + GROUP_ROWS + 3 * sizes.n_classes
     return Holding(
         name="rows being worked on",
         in_round=min(size, largest_block(layout)) * columns * sizes.itemsize,

@@ -256,7 +256,8 @@ class _JointFit:
         return plan, 1 + max(more - n_kept, 0)
 
     def _block_size(self, layout: Layout) -> int:
-        size = self._options.block_size or default_block_size(self._rows.n_classes)
+        width = make_conversion(self._rows, self._options).width
+        size = self._options.block_size or default_block_size(width, self._rows.n_classes)
         return min(size, largest_block(layout))
 
     def _make_updates(self) -> JointUpdates:

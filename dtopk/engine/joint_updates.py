@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dtopk.engine.lanes import Lane
 from dtopk.kernels.blas import gemm, gram
-from dtopk.kernels.rows import put_duals, take_duals
+from dtopk.kernels.rows import put_duals, spread_rows, take_duals
 from dtopk.losses import Labels
 from dtopk.solvers.sdca import BlockUpdater, RowConversion
 
@@ -191,8 +191,8 @@ class SharedUpdater(BlockUpdater):
         take_duals(asked.dual, rows, kind(1 / asked.ratio), a)
         own_scores[:] = scores
         costs = asked.costs[rows] / kind(asked.ratio)
-        value = self._solve_rows(own_scores, G, a, own_delta, asked.labels[rows], costs)
-        delta[:] = own_delta
+        value, moved = self._groups.solve(own_scores, G, a, own_delta, asked.labels[rows], costs)
+        spread_rows(own_delta, moved, delta)
         put_duals(a, rows, kind(asked.ratio), asked.dual)
         self._answer += asked.ratio * value
         self.timings.inner += time.perf_counter() - began

@@ -35,7 +35,8 @@ from dtopk.kernels.blas import gemm
 from dtopk.losses import Labels, LabelSets, Loss, MaskedLabels, join_labels
 from dtopk.solvers.acceleration import MovingCentre
 from dtopk.solvers.certificate import CertificateSums
-from dtopk.solvers.sdca import BlockUpdater, RowConversion, RowSolver, default_block_size
+from dtopk.solvers.row_groups import RowSolver
+from dtopk.solvers.sdca import BlockUpdater, RowConversion, default_block_size
 from dtopk_storage import DualFile, RunState
 
 Array = NDArray[Any]
@@ -129,7 +130,7 @@ class Member:
         dtype = np.dtype(options.dtype)
         self.conversion = make_conversion(rows, options)
         self.W: Array = np.zeros((self.conversion.width, rows.n_classes), dtype)
-        size = options.block_size or default_block_size(rows.n_classes)
+        size = options.block_size or default_block_size(self.conversion.width, rows.n_classes)
         largest = max(block.n_rows for block in layout.blocks)
         self._steps = loss if steps is None else steps
         self.updater = BlockUpdater(

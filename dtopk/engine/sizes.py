@@ -140,7 +140,7 @@ class Sizes:
             constant=options.constant != 0,
             n_classes=n_classes,
             itemsize=np.dtype(options.dtype).itemsize,
-            block_size=options.block_size or default_block_size(n_classes),
+            block_size=options.block_size or default_block_size(width, n_classes),
             n_partitions=options.partitions,
             block_rows=options.block_rows,
             n_rounds=options.rounds_per_epoch,

@@ -133,7 +133,8 @@ class _KernelRun:
             costs=rows.costs,
             n_classes=rows.n_classes,
         )
-        self._sdca = KernelSdca(problem, options.block_size or default_block_size(rows.n_classes))
+        block_size = options.block_size or default_block_size(problem.n_samples, problem.n_classes)
+        self._sdca = KernelSdca(problem, block_size)
         if self._accelerated:
             self._sdca.move_centre(first_ratio(1), advance=False)
 

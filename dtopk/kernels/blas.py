@@ -22,8 +22,11 @@ def _routine(name: str, n_arguments: int) -> Any:
 
 
 _GEMM = {np.dtype(np.float32): _routine("sgemm", 13), np.dtype(np.float64): _routine("dgemm", 13)}
-_SYRK = {np.dtype(np.float32): _routine("ssyrk", 10), np.dtype(np.float64): _routine("dsyrk", 10)}
 _SCALAR = {np.dtype(np.float32): ctypes.c_float, np.dtype(np.float64): ctypes.c_double}
+
+_PANEL = 64
+"""Columns of a Gram matrix that are one product, at least."""
+_MOST_PANELS = 8
 
 
 def _layout(a: np.ndarray) -> tuple[bytes, int]:
@@ -89,7 +92,7 @@ def gemm(
 
 
 def gram(a: np.ndarray, out: np.ndarray, *, alpha: float = 1.0) -> None:
-    """Compute the lower triangle of ``out = alpha * a @ a.T``; the upper one is left alone.
+    """Compute the lower triangle of ``out = alpha * a @ a.T``; the upper one is of no use.
 
     Parameters
     ----------
@@ -99,26 +102,9 @@ def gram(a: np.ndarray, out: np.ndarray, *, alpha: float = 1.0) -> None:
         Unit stride along its rows.
     alpha : float
     """
-    assert a.dtype == out.dtype
     assert out.shape == (a.shape[0], a.shape[0])
-    if a.shape[0] == 0:
-        return
-    trans, lda = _layout(a)
-    assert trans == b"N", "gram needs unit stride along the rows of a"
-    _, ldc = _layout(out)
-    scalar = _SCALAR[out.dtype]
-    integer = ctypes.c_int
-    ref = ctypes.byref
-    # The lower triangle of a row-major matrix is the upper one of the column-major routine.
-    _SYRK[out.dtype](
-        b"U",
-        b"T",
-        ref(integer(a.shape[0])),
-        ref(integer(a.shape[1])),
-        ref(scalar(alpha)),
-        a.ctypes.data,
-        ref(integer(lda)),
-        ref(scalar(0.0)),
-        out.ctypes.data,
-        ref(integer(ldc)),
-    )
+    # BLAS has a routine for this, but with few rows its threads wait for each other.
+    size = max(_PANEL, -(-a.shape[0] // _MOST_PANELS))
+    for first in range(0, a.shape[0], size):
+        panel = slice(first, first + size)
+        gemm(a[first:], a[panel].T, out[first:, panel], alpha=alpha)

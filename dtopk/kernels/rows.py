@@ -86,3 +86,61 @@ def put_duals(values, rows, factor, dual):
         source, target = values[i], dual[rows[i]]
         for j in range(source.size):
             target[j] = factor * source[j]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def pack_moved_rows(delta, first, last, moved, n_moved):
+    """Pack rows first to last of delta that are not zero behind those packed before.
+
+    Parameters
+    ----------
+    delta : ndarray of shape (n_rows, m), float32 or float64
+        Its first `n_moved` rows are packed; so are those that come to them.
+    first, last : int
+        Rows that are not; n_moved <= first.
+    moved : ndarray of shape (n_rows,), int64
+        The numbers that packed rows have had.
+    n_moved : int
+
+    Returns
+    -------
+    int
+        How many are packed now.
+    """
+    for i in range(first, last):
+        row = delta[i]
+        j = 0
+        while j < row.size and row[j] == 0:
+            j += 1
+        if j == row.size:
+            continue
+        if i != n_moved:
+            delta[n_moved] = row
+        moved[n_moved] = i
+        n_moved += 1
+    return n_moved
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def take_columns(values, columns, out):
+    """Write values[:, columns] into out (n_rows, n_columns)."""
+    for i in range(out.shape[0]):
+        source, target = values[i], out[i]
+        for place in range(columns.size):
+            target[place] = source[columns[place]]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def pack_rows(values, rows):
+    """Move rows of values, ascending, to its beginning."""
+    for place in range(rows.size):
+        if rows[place] != place:
+            values[place] = values[rows[place]]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def spread_rows(packed, rows, out):
+    """Set rows of out (n_rows, m) to packed ones, and all others to zero."""
+    out[:] = 0
+    for place in range(rows.size):
+        out[rows[place]] = packed[place]

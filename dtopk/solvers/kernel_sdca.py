@@ -19,24 +19,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk.kernels.blas import gemm
-from dtopk.kernels.rows import put_duals, take_duals
+from dtopk.kernels.rows import pack_rows, put_duals, take_duals
 from dtopk.losses import Labels, Loss
 from dtopk.solvers.acceleration import MovingCentre
 from dtopk.solvers.certificate import Certificate
+from dtopk.solvers.row_groups import RowGroups
 
 Array = NDArray[Any]
 Float64 = NDArray[np.float64]
 ReadRows = Callable[[int, int], Float64]
 """Returns rows `start` to `stop` of K, of shape (stop - start, n_samples), in float64."""
 
-_GROUP_ROWS = 32
-"""Rows whose corrections are made one by one; those on later rows of the block are one gemm."""
 _MEASURED_ROWS = 1024
 """Rows whose losses are taken together."""
 _CERTIFIED_ROWS = 256
 """Rows of K in float64 that the certificate holds at a time."""
-_WHOLE_BLOCK = 0.75
-"""Share of a block's rows that change above which all are taken into the product with K."""
 _ROUNDING = 1e-6
 """A squared norm or a gap is below 0 by more, relative to what it is a sum of, only if K is no
 kernel: its entries may be as good as float32."""
@@ -126,6 +123,7 @@ class KernelSdca:
         self._costs = problem.costs.astype(dtype)
         self._rows = np.empty((self.block_size, n), dtype)
         self._dual, self._delta = (np.empty((self.block_size, m), dtype) for _ in range(2))
+        self._groups = RowGroups(problem.loss, self.block_size, dtype)
 
     @property
     def ratio(self) -> float:
@@ -167,23 +165,12 @@ class KernelSdca:
         G = np.take(K, rows, axis=1)
         # Rounding alone may leave a curvature below 0; others are refused before.
         np.fill_diagonal(G, np.maximum(G.diagonal(), 0))
-        self._solve_rows(scores, G, a, delta, self.problem.labels[rows], costs)
+        _, moved = self._groups.solve(scores, G, a, delta, self.problem.labels[rows], costs)
         put_duals(a, rows, kind(self.ratio), self.dual)
-        self.coefficients[rows] += delta
-        changed = np.flatnonzero(delta.any(axis=1))
-        if len(changed) < _WHOLE_BLOCK * n_rows:
-            K, delta = K[changed], delta[changed]
-        gemm(delta.T, K, self.scores, beta=1.0)
-
-    def _solve_rows(
-        self, scores: Array, G: Array, dual: Array, delta: Array, labels: Labels, costs: Array
-    ) -> None:
-        n_rows = len(scores)
-        for first in range(0, n_rows, _GROUP_ROWS):
-            last = min(first + _GROUP_ROWS, n_rows)
-            self.problem.loss.update_rows(scores, G, dual, delta, labels, costs, first, last)
-            if last < n_rows:
-                gemm(G[last:, first:last], delta[first:last], scores[last:], beta=1.0)
+        delta = delta[: len(moved)]
+        self.coefficients[rows[moved]] += delta
+        pack_rows(K, moved)
+        gemm(delta.T, K[: len(moved)], self.scores, beta=1.0)
 
     def measure(self) -> Measures:
         """Take the gap over all rows, at the scores as they are kept."""

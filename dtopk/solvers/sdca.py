@@ -15,29 +15,37 @@ References
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dtopk.kernels.blas import gemm, gram
-from dtopk.kernels.rows import gather_rows, put_duals, take_duals
+from dtopk.kernels.rows import gather_rows, pack_rows, put_duals, take_duals
 from dtopk.losses import Labels
+from dtopk.solvers.row_groups import RowGroups, RowSolver
 
 Array = NDArray[Any]
 
-_GROUP_ROWS = 32
-"""Rows whose corrections are made one by one; those on later rows of the block are one gemm."""
+_LARGE_BLOCK = 500
+"""From this half of the harmonic mean of features and classes on, blocks are the larger ones."""
 
 
-def default_block_size(n_classes: int) -> int:
-    """Choose the rows of a block: the Gram matrix costs n_rows / (2 m) of the other products.
+def default_block_size(width: int, n_classes: int) -> int:
+    """Choose the rows of a block.
+
+    Of the two products with W, of 4 d m operations a row, what BLAS spends on packing W is shared
+    by the rows of a block: it goes like d m / B. Their products with each other, and with each
+    other's changes, cost B (d + m).
 
     Parameters
     ----------
+    width : int
+        Features, with the constant one, d.
     n_classes : int
+        m.
     """
-    return 256 if n_classes >= 256 else 128
+    return 256 if width * n_classes >= _LARGE_BLOCK * (width + n_classes) else 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,23 +122,6 @@ class Timings:
         return sum(float(getattr(self, field.name)) for field in fields(self))
 
 
-class RowSolver(Protocol):
-    """What changes the duals of rows one after the other: a loss, or something in its place."""
-
-    def update_rows(
-        self,
-        scores: Array,
-        gram: Array,
-        dual: Array,
-        delta: Array,
-        labels: Any,
-        costs: Array,
-        first: int,
-        last: int,
-    ) -> float:
-        """See :meth:`dtopk.losses.Loss.update_rows`."""
-
-
 class BlockUpdater:
     """The update of one block, with its workspace.
 
@@ -154,6 +145,7 @@ class BlockUpdater:
         dtype = conversion.dtype
         self._X = np.empty((block_size, conversion.width), dtype)
         self._gram = np.empty((block_size, block_size), dtype)
+        self._groups = RowGroups(loss, block_size, dtype)
         self._scores, self._dual, self._delta = (
             np.empty((block_size, n_classes), dtype) for _ in range(3)
         )
@@ -207,9 +199,11 @@ class BlockUpdater:
         clock.append(time.perf_counter())
         gemm(block, W, scores)
         clock.append(time.perf_counter())
-        dual_value = self._solve_rows(scores, G, a, delta, y, cost)
+        dual_value, moved = self._groups.solve(scores, G, a, delta, y, cost)
         clock.append(time.perf_counter())
-        gemm(block.T, delta, W, alpha=sigma, beta=1.0)
+        n_moved = len(moved)
+        pack_rows(block, moved)
+        gemm(block[:n_moved].T, delta[:n_moved], W, alpha=sigma, beta=1.0)
         clock.append(time.perf_counter())
         put_duals(a, rows, W.dtype.type(ratio), dual)
         clock.append(time.perf_counter())
@@ -243,24 +237,6 @@ class BlockUpdater:
         for start in range(0, len(order), self.block_size):
             rows = order[start : start + self.block_size]
             yield len(rows), self.update(X, labels, costs, dual, rows, W, ratio, sigma)
-
-    def _solve_rows(
-        self,
-        scores: Array,
-        G: Array,
-        dual: Array,
-        delta: Array,
-        labels: Labels,
-        costs: Array,
-    ) -> float:
-        value = 0.0
-        n_rows = len(scores)
-        for first in range(0, n_rows, _GROUP_ROWS):
-            last = min(first + _GROUP_ROWS, n_rows)
-            value += self.loss.update_rows(scores, G, dual, delta, labels, costs, first, last)
-            if last < n_rows:
-                gemm(G[last:, first:last], delta[first:last], scores[last:], beta=1.0)
-        return value
 
     def _add_times(self, clock: list[float]) -> None:
         spent = np.diff(clock)

@@ -2,7 +2,15 @@ import numpy as np
 import pytest
 
 from dtopk.kernels.corrections import correct_scores
-from dtopk.kernels.rows import gather_rows, put_duals, take_duals
+from dtopk.kernels.rows import (
+    gather_rows,
+    pack_moved_rows,
+    pack_rows,
+    put_duals,
+    spread_rows,
+    take_columns,
+    take_duals,
+)
 from dtopk.kernels.workspace import working_vector
 
 AT_REST = [np.float16, np.float32, np.float64]
@@ -87,3 +95,38 @@ def test_working_vectors_have_no_array_within_a_vector_loops_reach(dtype):
     assert all(v.dtype == dtype and v.flags.c_contiguous for v in vectors)
     starts = sorted(v.ctypes.data for v in vectors)
     assert min(np.diff(starts)) >= 8 * 64
+
+
+@pytest.mark.parametrize("dtype", COMPUTE)
+def test_rows_that_moved_are_packed_group_by_group_and_spread_again(rng, dtype):
+    delta = rng.normal(size=(9, 4)).astype(dtype)
+    delta[[0, 3, 4, 8]] = 0
+    delta[5, :3] = 0  # Its last entry alone has moved.
+    expected, moved, n_moved = delta.copy(), np.empty(9, np.int64), 0
+    for first in range(0, 9, 4):
+        n_moved = pack_moved_rows(delta, first, min(first + 4, 9), moved, n_moved)
+    np.testing.assert_array_equal(moved[:n_moved], [1, 2, 5, 6, 7])
+    np.testing.assert_array_equal(delta[:n_moved], expected[moved[:n_moved]])
+    out = np.full((9, 4), np.nan, dtype)
+    spread_rows(delta[:n_moved], moved[:n_moved], out)
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_a_row_of_what_is_no_number_has_moved():
+    delta, moved = np.array([[0.0, 0.0], [0.0, np.nan]]), np.empty(2, np.int64)
+    assert pack_moved_rows(delta, 0, 2, moved, 0) == 1
+    assert moved[0] == 1
+
+
+def test_pack_rows_moves_ascending_rows_to_the_front(rng):
+    values = rng.normal(size=(6, 3))
+    expected = values[[0, 2, 5]].copy()
+    pack_rows(values, np.array([0, 2, 5]))
+    np.testing.assert_array_equal(values[:3], expected)
+
+
+def test_take_columns_writes_those_asked_for(rng):
+    values, columns = rng.normal(size=(3, 7)), np.array([6, 0, 2])
+    out = np.empty((3, 3))
+    take_columns(values, columns, out)
+    np.testing.assert_array_equal(out, values[:, columns])

@@ -130,4 +130,19 @@ def test_timings_add_up_to_their_total():
 
 
 def test_blocks_are_larger_where_the_gram_matrix_costs_less():
-    assert default_block_size(10) < default_block_size(1000)
+    assert default_block_size(4096, 10) < default_block_size(4096, 1000)
+    assert default_block_size(512, 1000) < default_block_size(4096, 1000)
+
+
+@every_loss
+def test_rows_that_do_not_move_change_nothing_for_those_after(loss):
+    """Solved again at once, few rows move; the weights are still those of the duals."""
+    X, y = problem(loss)
+    costs = np.full(N, 30.0)
+    X[::2], costs[1::3] = 0.0, 0.0
+    dual, W, _ = passes(loss, X, y, costs, block_size=128, n_passes=6)
+    np.testing.assert_allclose(W, X.T @ dual, atol=1e-11)
+    slow, slow_W = np.zeros((N, M)), np.zeros((D, M))
+    for n in range(6):
+        testing.sdca_pass(loss, X, y, costs, slow, slow_W, np.random.default_rng(n).permutation(N))
+    np.testing.assert_allclose(W, slow_W, atol=1e-7)

@@ -1,0 +1,100 @@
+"""The rows of a block, one after the other, at the speed of matrix products.
+
+What the rows before have done to a row's scores is ``sum_j G_ij da_j``. For some rows in a row it
+is summed row by row, in the kernels of the losses; what earlier groups have done to a group is one
+product. Rows whose duals did not move have done nothing and are left out: of a hinge loss late in
+training these are most.
+"""
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dtopk.kernels.blas import gemm
+from dtopk.kernels.rows import pack_moved_rows, take_columns
+from dtopk.losses import Labels
+
+Array = NDArray[Any]
+
+GROUP_ROWS = 64
+"""Rows whose corrections among themselves are made one by one."""
+
+
+class RowSolver(Protocol):
+    """What changes the duals of rows one after the other: a loss, or something in its place."""
+
+    def update_rows(
+        self,
+        scores: Array,
+        gram: Array,
+        dual: Array,
+        delta: Array,
+        labels: Any,
+        costs: Array,
+        first: int,
+        last: int,
+    ) -> float:
+        """See :meth:`dtopk.losses.Loss.update_rows`."""
+
+
+class RowGroups:
+    """Solves the rows of blocks in their order.
+
+    Parameters
+    ----------
+    solver : RowSolver
+        A loss, for the exact update of each row.
+    block_size : int
+        Most rows in a block.
+    dtype : dtype
+        Of the computation.
+    """
+
+    def __init__(self, solver: RowSolver, block_size: int, dtype: np.dtype[Any]) -> None:
+        self._solver = solver
+        self._moved = np.empty(block_size, np.int64)
+        self._factors = np.empty(GROUP_ROWS * block_size, dtype)
+
+    def solve(
+        self, scores: Array, G: Array, dual: Array, delta: Array, labels: Labels, costs: Array
+    ) -> tuple[float, NDArray[np.int64]]:
+        """Maximise the dual over rows, one after the other.
+
+        Parameters
+        ----------
+        scores : ndarray of shape (n_rows, n_classes)
+            X W before any of them has changed; of no use after.
+        G : ndarray of shape (n_rows, n_rows)
+            X X', the lower triangle.
+        dual : ndarray of shape (n_rows, n_classes)
+            Updated in place.
+        delta : ndarray of shape (n_rows, n_classes)
+            Its first rows are the changes of the duals that have moved.
+        labels : ndarray of shape (n_rows,), int32, or LabelSets
+        costs : ndarray of shape (n_rows,)
+
+        Returns
+        -------
+        value : float
+            sum_i D_i over the rows, at their new duals.
+        moved : ndarray of shape (n_moved,), int64
+            The rows whose duals have moved, ascending; valid until the next call.
+        """
+        value, n_moved = 0.0, 0
+        for first in range(0, len(scores), GROUP_ROWS):
+            last = min(first + GROUP_ROWS, len(scores))
+            if n_moved:
+                factors = self._take_factors(G, first, last, n_moved)
+                gemm(factors, delta[:n_moved], scores[first:last], beta=1.0)
+            value += self._solver.update_rows(scores, G, dual, delta, labels, costs, first, last)
+            n_moved = pack_moved_rows(delta, first, last, self._moved, n_moved)
+        return value, self._moved[:n_moved]
+
+    def _take_factors(self, G: Array, first: int, last: int, n_moved: int) -> Array:
+        """Return the columns of rows first to last of G that belong to rows that have moved."""
+        if n_moved == first:
+            return G[first:last, :first]
+        out = self._factors[: (last - first) * n_moved].reshape(last - first, n_moved)
+        take_columns(G[first:last], self._moved[:n_moved], out)
+        return out
