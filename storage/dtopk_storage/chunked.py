@@ -30,6 +30,7 @@ from dtopk_storage.files import Bytes, as_bytes, read_pieces
 from dtopk_storage.objects import ObjectPath
 from dtopk_storage.paths import AnyPath, write_whole
 from dtopk_storage.read_ahead import ReadAhead, count_requests
+from dtopk_storage.write_behind import WriteBehind
 
 Compression = Literal["none", "lz4", "lz4_sparse", "zstd"]
 COMPRESSIONS: tuple[Compression, ...] = ("none", "lz4", "zstd")
@@ -159,7 +160,14 @@ class ChunkedArray:
             dimension_names=dimension_names,
         )
 
-    def write_chunk(self, chunk: int, values: NDArray[Any], *, durable: bool = False) -> None:
+    def write_chunk(
+        self,
+        chunk: int,
+        values: NDArray[Any],
+        *,
+        durable: bool = False,
+        behind: WriteBehind | None = None,
+    ) -> None:
         """Write one chunk whole, or leave what was there.
 
         Parameters
@@ -168,6 +176,9 @@ class ChunkedArray:
         values : ndarray of shape (rows of the chunk, ...), dtype of the array
         durable : bool
             Wait until the disk has it.
+        behind : WriteBehind or None
+            Makes the write; None: it is made here. Where `behind.is_behind`, the values must stay
+            as they are.
         """
         start, stop = self.rows_of(chunk)
         if len(values) != stop - start:
@@ -179,7 +190,13 @@ class ChunkedArray:
             values = padded
         body = _compress(self.compression, values)
         checksum = google_crc32c.value(cast(bytes, body)).to_bytes(_CHECKSUM_BYTES, "little")
-        write_whole(self.chunk_path(chunk), [body, checksum], durable=durable)
+        write = functools.partial(
+            write_whole, self.chunk_path(chunk), [body, checksum], durable=durable
+        )
+        if behind is None:
+            write()
+        else:
+            behind.put(write)
 
     def expect(self, start_stops: Iterable[tuple[int, int]]) -> None:
         """Say which rows will be read next, which from an object store are requested ahead.

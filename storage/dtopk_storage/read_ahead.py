@@ -110,7 +110,7 @@ class ReadAhead:
     def _ask(self) -> None:
         while self._waiting and len(self._under_way) < self._most:
             chunk = self._waiting.popleft()
-            self._under_way[chunk] = _pool().submit(self._fetch, chunk)
+            self._under_way[chunk] = request_threads().submit(self._fetch, chunk)
 
     def _keep(self, chunk: int, values: Array) -> None:
         with self._lock:
@@ -122,11 +122,11 @@ class ReadAhead:
 _threads: ThreadPoolExecutor | None = None
 
 
-def _pool() -> ThreadPoolExecutor:
-    """Give the threads that fetch, of all arrays of this process."""
+def request_threads() -> ThreadPoolExecutor:
+    """Give the threads that read from and write to object stores, of all arrays of this process."""
     global _threads
     if _threads is None:
-        _threads = ThreadPoolExecutor(2 * MOST_REQUESTS, thread_name_prefix="dtopk-ahead")
+        _threads = ThreadPoolExecutor(2 * MOST_REQUESTS, thread_name_prefix="dtopk-objects")
     return _threads
 
 

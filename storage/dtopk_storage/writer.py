@@ -40,6 +40,7 @@ from dtopk_storage.publishing import (
 from dtopk_storage.statistics import FeatureStatistics
 from dtopk_storage.store import FeatureStore, open_store, store_path
 from dtopk_storage.values import as_feature_dtype, convert_features
+from dtopk_storage.write_behind import WriteBehind
 
 
 class StoreWriter:
@@ -78,6 +79,7 @@ class StoreWriter:
         self._label_rows: list[LabelRows] = []
         self._weights: list[NDArray[np.float64]] = []
         self._buffer = np.empty((features.chunk_rows, features.shape[1]), features.dtype)
+        self._behind = WriteBehind(features.path, features.chunk_bytes)
         self._n_rows = 0
 
     def __enter__(self) -> Self:
@@ -156,6 +158,7 @@ class StoreWriter:
 
     def abort(self) -> None:
         """Remove what was written."""
+        self._behind.abandon()
         delete_tree(self._folder)
 
     def _finish(self) -> None:
@@ -226,7 +229,10 @@ class StoreWriter:
             done += rows
             self._n_rows += rows
             if filled + rows == len(self._buffer):
-                self._grown().write_chunk(self._n_rows // len(self._buffer) - 1, self._buffer)
+                chunk = self._n_rows // len(self._buffer) - 1
+                self._grown().write_chunk(chunk, self._buffer, behind=self._behind)
+                if self._behind.is_behind:
+                    self._buffer = np.empty_like(self._buffer)
 
     def _extend_split(self, split: str, rows: int) -> None:
         ranges = self._splits.setdefault(split, [])
@@ -247,7 +253,8 @@ class StoreWriter:
         if self._n_rows < len(self._buffer):
             features = dataclasses.replace(features, chunk_rows=self._n_rows)
         if rest:
-            features.write_chunk(features.n_chunks - 1, self._buffer[:rest])
+            features.write_chunk(features.n_chunks - 1, self._buffer[:rest], behind=self._behind)
+        self._behind.wait()
         return features
 
 

@@ -212,6 +212,7 @@ def test_a_writer_that_fails_leaves_nothing(far):
     writer = create_store(f"{far}/s", n_features=D, class_names=["a", "b"], chunk_rows=2)
     with pytest.raises(DatasetError, match="got 7 in row 5"), writer:  # noqa: PT012
         writer.append(np.ones((5, D), np.float32), [0, 1, 0, 1, 0])
+        writer._behind.wait()
         assert len(contents(f"{far}/s")) == 2
         writer.append(np.ones((1, D), np.float32), [7])
     assert contents(f"{far}/s") == {}
@@ -451,6 +452,7 @@ write_chunk, calls = ChunkedArray.write_chunk, []
 
 def die(self, *arguments, **more):
     if len(calls) == int(sys.argv[3]):
+        more["behind"].wait()
         os.kill(os.getpid(), signal.SIGKILL)
     calls.append(1)
     write_chunk(self, *arguments, **more)

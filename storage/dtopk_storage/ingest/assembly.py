@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from dtopk_storage.chunked import ChunkedArray
 from dtopk_storage.manifest import Ranges
 from dtopk_storage.statistics import FeatureStatistics
+from dtopk_storage.write_behind import WriteBehind
 
 
 class ChunkAssembly:
@@ -22,11 +23,14 @@ class ChunkAssembly:
     features : ChunkedArray
     train : tuple of (start, stop)
         Row ranges that the statistics are of.
+    behind : WriteBehind
+        Makes the writes. In an object store a chunk counts as done once it is on its way.
     """
 
-    def __init__(self, features: ChunkedArray, train: Ranges) -> None:
+    def __init__(self, features: ChunkedArray, train: Ranges, behind: WriteBehind) -> None:
         self._features = features
         self._train = train
+        self._behind = behind
         self._open: dict[int, tuple[NDArray[Any], int]] = {}
         self._done = features.find_written()
         self._n_counted = 0
@@ -88,7 +92,7 @@ class ChunkAssembly:
         values[places - start] = X
         self._open[chunk] = values, count + len(X)
         if count + len(X) == stop - start:
-            self._features.write_chunk(chunk, values, durable=True)
+            self._features.write_chunk(chunk, values, durable=True, behind=self._behind)
             self._done[chunk] = True
             del self._open[chunk]
             if chunk == self._n_counted:
@@ -104,6 +108,7 @@ class ChunkAssembly:
         while self._n_counted < len(self._done) and self._done[self._n_counted]:
             start, stop = self._features.rows_of(self._n_counted)
             if any(low < stop and high > start for low, high in self._train):
+                self._behind.wait()
                 self._count(self._n_counted, self._features.read_chunk(self._n_counted))
             else:
                 self._n_counted += 1

@@ -55,6 +55,7 @@ from dtopk_storage.sources.formats import open_source
 from dtopk_storage.store import FeatureStore, open_store, store_path
 from dtopk_storage.values import as_feature_dtype, convert_features
 from dtopk_storage.wording import format_bytes, format_count
+from dtopk_storage.write_behind import WriteBehind
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -238,7 +239,7 @@ class _Run:
 
     @property
     def rows_done(self) -> int:
-        """Rows of features in chunks that are on the disk."""
+        """Rows of features in chunks that are on the disk, or on their way to an object store."""
         return 0 if self._assembly is None else self._assembly.rows_done
 
     def plan(self, command: dict[str, Any]) -> Plan:
@@ -301,12 +302,13 @@ class _Run:
         if isinstance(folder, Path):
             folder.mkdir(exist_ok=True)
         features = self._features(manifest, folder)
-        assembly = self._assembly = ChunkAssembly(features, manifest.splits[TRAIN])
-        if not assembly.is_done:
-            if self._options.shuffle:
-                self._write_shuffled(features, assembly, plan)
-            else:
-                self._write_streamed(features, assembly, plan)
+        with WriteBehind(folder, features.chunk_bytes) as behind:
+            assembly = self._assembly = ChunkAssembly(features, manifest.splits[TRAIN], behind)
+            if not assembly.is_done:
+                if self._options.shuffle:
+                    self._write_shuffled(features, assembly, plan, behind)
+                else:
+                    self._write_streamed(features, assembly, plan)
         check_source()
         self._work.check_held()
         finish_store(
@@ -332,7 +334,9 @@ class _Run:
             assembly.add(X, places[first : first + len(X)])
             self._report("features", self.rows_done, n_samples)
 
-    def _write_shuffled(self, features: ChunkedArray, assembly: ChunkAssembly, plan: Plan) -> None:
+    def _write_shuffled(
+        self, features: ChunkedArray, assembly: ChunkAssembly, plan: Plan, behind: WriteBehind
+    ) -> None:
         """Deal the rows to buckets, then write the chunks of each bucket."""
         n_samples, n_features = features.shape
         order = plan.columns.row_id
@@ -353,6 +357,7 @@ class _Run:
             if not assembly.is_chunk_done(start, stop):
                 assembly.add(buckets.read(bucket), np.arange(start, stop))
                 self._report("features", self.rows_done, n_samples)
+            behind.wait()
             buckets.discard(bucket)
 
     def _blocks(self, features: ChunkedArray, start: int) -> Iterator[tuple[int, NDArray[Any]]]:
