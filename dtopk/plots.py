@@ -313,19 +313,22 @@ def draw_times(bars: Sequence[TimeBar], *, limit_s: float, xlabel: str, title: s
     axes = figure.subplots()
     groups = list(dict.fromkeys(bar.group for bar in bars))
     times = [bar.seconds for bar in bars if bar.seconds is not None]
-    left = min([*times, limit_s]) / 3
+    # Only where a bar is that long does the axis reach the limit.
+    ends = times if len(times) == len(bars) else [*times, limit_s]
+    left = min(ends) / 3
     for place, bar in enumerate(bars):
         number = groups.index(bar.group)
         is_first = place == 0 or bars[place - 1].group != bar.group
         is_late = bar.seconds is None
         end = limit_s if bar.seconds is None else bar.seconds
+        color = _COLORS[number % len(_COLORS)]
         axes.barh(
             place,
             end - left,
             left=left,
-            color="white" if is_late else _COLORS[number % len(_COLORS)],
-            edgecolor=_COLORS[number % len(_COLORS)],
-            hatch="///" if is_late or number >= len(_COLORS) else None,
+            color="white" if is_late else color,
+            edgecolor=color if is_late else "white",
+            hatch="///" if is_late else ".." if number >= len(_COLORS) else None,
             label=bar.group if is_first else None,
         )
         text = f" > {limit_s:g} s" if is_late else f" {end:.3g} s"
@@ -333,7 +336,7 @@ def draw_times(bars: Sequence[TimeBar], *, limit_s: float, xlabel: str, title: s
     axes.set_yticks(range(len(bars)), [bar.label for bar in bars], fontsize=8)
     axes.invert_yaxis()
     axes.set_xscale("log")
-    axes.set_xlim(left, max([*times, limit_s]) * 3)
+    axes.set_xlim(left, max(ends) * 3)
     axes.set(xlabel=xlabel)
     _make_plain(axes)
     axes.grid(visible=False, axis="y")

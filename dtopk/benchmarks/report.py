@@ -11,11 +11,11 @@ from dtopk.benchmarks.results import Results, Row, Settings
 from dtopk.plots import TimeBar, draw_times, save_png
 
 HEADER = (
-    "problem", "solver", "s", "by dtopk's", "with", "MB", "default: s", "distance", "top-1", "top-5"
+    "problem", "solver", "s", "by dtopk's", "with", "MB", "default: s", "default: distance",
+    "top-1", "top-5",
 )  # fmt: skip
 TABLE_NAME = "table.md"
 _OWN = "dtopk"
-_LONGEST_MESSAGE = 60
 
 
 def table_rows(results: Results, shape: str) -> list[list[str]]:
@@ -39,10 +39,10 @@ def explain(results: Results) -> list[str]:
     """Return sentences on how the results came about, and what must be known to read them."""
     settings = results.settings
     lines = [
-        f"{settings.machine}; {settings.threads} threads; C = {settings.C:g}; no intercept. Every "
+        f"{settings.machine}; threads: {settings.threads}; C = {settings.C:g}; no intercept. Every "
         "run in a process of its own; s: seconds of training alone, to a relative distance of "
         f"{settings.tol:g} from a certified lower bound of the optimum; rows are loaded, modules "
-        "imported and dtopk's kernels compiled before.",
+        "imported and kernels compiled before.",
         "dtopk stops there by itself, with its certificate. For the others it is the first run "
         "that gets there, their iterations doubled, or their tolerance quartered, from run to run, "
         "and the runs before are not counted: a user would not know when that is.",
@@ -50,7 +50,7 @@ def explain(results: Results) -> list[str]:
         "what was held before training (VmHWM, with the processes it started). top-1 and top-5: on "
         "rows held out, in percent, of the run counted, or else of the last one.",
     ]
-    return [*lines, *_bounds(results), *_losses_alone(results), *_notes(results)]
+    return [*lines, *_bounds(results), *_losses_alone(results), *_notes(results), *_faults(results)]
 
 
 def write_report(results: Results, folder: Path) -> list[Path]:
@@ -79,7 +79,7 @@ def write_report(results: Results, folder: Path) -> list[Path]:
                 bars,
                 limit_s=settings.time_limit_s,
                 xlabel=f"seconds to {settings.tol:g} of the optimum",
-                title=f"{title}, C = {settings.C:g}, {settings.threads} threads",
+                title=f"{title}, C = {settings.C:g}, threads: {settings.threads}",
             )
             save_png(figure, path)
             paths.append(path)
@@ -109,7 +109,7 @@ def _cells(row: Row, results: Results) -> list[str]:
         _number(shown, lambda run: _effort(row, run)),
         _number(shown, lambda run: f"{(run.peak_bytes or 0) / 1e6:.0f}"),
         _number(row.default, lambda run: _seconds(run, settings)),
-        _distance(row, row.default or shown),
+        _number(row.default, lambda run: _distance(row, run)),
         _number(shown, lambda run: _percent(run, "top_1")),
         _number(shown, lambda run: _percent(run, "top_5")),
     ]
@@ -121,7 +121,7 @@ def _time(row: Row, settings: Settings) -> str:
     if not row.version:
         return "not installed"
     if row.bytes_needed:
-        return f"refused: needs {row.bytes_needed:,} bytes"
+        return f"needs {row.bytes_needed:,} bytes"
     if reached is None:
         return _why_not(row, settings)
     text = _seconds(reached, settings)
@@ -132,7 +132,7 @@ def _time(row: Row, settings: Settings) -> str:
 def _why_not(row: Row, settings: Settings) -> str:
     last = row.runs[-1]
     if last.status == "failed":
-        return f"failed: {last.message[:_LONGEST_MESSAGE]}"
+        return "failed"
     done = _last_done(row)
     distance = row.suboptimality(done)
     nearest = "" if distance is None else f" ({distance:.0e} with {_effort(row, done)})"
@@ -149,9 +149,9 @@ def _is_late(row: Row) -> bool:
 
 
 def _last_done(row: Row) -> Run | None:
-    done = [run for run in (*row.runs, row.default) if run is not None and run.status == "done"]
-    in_turn = [run for run in done if run is not row.default]
-    return (in_turn or done or [None])[-1]
+    """Return the run of the most effort, or else the one that stopped by its own rule."""
+    runs = [row.default, *row.runs]
+    return next((run for run in reversed(runs) if run and run.status == "done"), None)
 
 
 def _number(run: Run | None, show: Callable[[Run], str]) -> str:
@@ -177,7 +177,7 @@ def _effort(row: Row, run: Run | None) -> str:
     return f"{name} {run.effort:.2g}" if name == "tolerance" else f"{run.effort:g} {name}"
 
 
-def _distance(row: Row, run: Run | None) -> str:
+def _distance(row: Row, run: Run) -> str:
     distance = row.suboptimality(run)
     return "" if distance is None else f"{distance:.1e}"
 
@@ -218,6 +218,15 @@ def _notes(results: Results) -> list[str]:
         note = f": {peer.note}" if peer.note else ""
         lines.append(f"{peer.title} ({peer.distribution} {version}){note}.")
     return lines
+
+
+def _faults(results: Results) -> list[str]:
+    """Say why runs failed."""
+    return [
+        f"{find_peer(row.peer).title}, {row.objective}, {row.shape}: {row.runs[-1].message}"
+        for row in results.rows.values()
+        if row.runs and row.runs[-1].status == "failed"
+    ]
 
 
 def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -45,7 +45,8 @@ class Row:
     runs: tuple[Run, ...] = ()
     """In the order of their effort, until one reached the tolerance or the limit of time."""
     default: Run | None = None
-    """The run that stops by the solver's own rule; None for dtopk, which has stopped by its own."""
+    """The run that stops by the solver's own rule, dtopk's by its certificate; None: there is none,
+    as the solver is not installed or was refused."""
     bound: float | None = None
     """Lower bound of the objective that the row is measured against; None for dtopk, which proves
     its own."""

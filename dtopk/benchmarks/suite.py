@@ -166,7 +166,7 @@ class _Measurement:
                 break
             if peer.effort.in_proportion and self._is_hopeless(runs[-1], peer.effort.factor):
                 break
-        default = None if has_certificate else self._run(name, objective, None)
+        default = runs[-1] if has_certificate else self._run(name, objective, None)
         return Row(**_identity(row), runs=row.runs, default=default, bound=bound)
 
     def _is_hopeless(self, last: Run, factor: float) -> bool:

@@ -39,5 +39,6 @@ def persist_rows(
     rows = -(-len(y) // n_chunks)
     arrays = (da.from_array(X, chunks=(rows, X.shape[1])), da.from_array(y, chunks=rows))
     held = client.persist(arrays)
-    wait(held)
+    with client.as_current():
+        wait(held)
     return held[0], held[1]

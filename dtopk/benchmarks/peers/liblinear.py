@@ -34,6 +34,8 @@ class Liblinear(ArrayPeer):
         from scipy.sparse import csr_matrix
 
         tolerance = "" if task.effort is None else f" -e {task.effort:g}"
+        # Its interface compiles the conversion of sparse rows at first use.
+        problem(np.zeros(2), csr_matrix(np.eye(2)))
         options = f"-s {self._SOLVERS[task.objective]} -c {task.C!r} -B -1 -q{tolerance}"
 
         def run() -> Fitted:

@@ -58,6 +58,7 @@ class TorchLbfgs(ArrayPeer):
                 facts={self.effort.name: int(optimizer.state[W]["n_iter"])},
             )
 
+        _load_optimizers(torch)
         return run
 
 
@@ -118,6 +119,7 @@ class TorchSgd(ArrayPeer):
             _, W, facts = best
             return Fitted(W=W.numpy().astype(np.float64), facts=facts)
 
+        _load_optimizers(torch)
         return run
 
 
@@ -126,3 +128,10 @@ def _load(task: Task, X: NDArray[np.float32], y: NDArray[np.int32]) -> tuple[Any
 
     torch.set_num_threads(task.threads)
     return torch, torch.from_numpy(X), torch.from_numpy(y.astype(np.int64))
+
+
+def _load_optimizers(torch: Any) -> None:
+    """Take a step of a tiny problem, as the first optimizer of a process imports half of torch."""
+    w = torch.zeros(1, requires_grad=True)
+    w.sum().backward()
+    torch.optim.SGD([w], lr=0.1).step()

@@ -29,20 +29,18 @@ class _ScikitLearn(ArrayPeer):
         self, task: Task, X: NDArray[np.float32], y: NDArray[np.int32]
     ) -> Callable[[], Fitted]:
         """See :meth:`ArrayPeer.prepare_arrays`."""
-        stop: dict[str, Any] = {}
-        if task.effort is not None:
-            stop = {"max_iter": int(task.effort), "tol": self.never_stops}
-        estimator = self.make(task, stop)
+        estimator = self.make(task, {} if task.effort is None else self.stop(task.effort))
 
         def train() -> Fitted:
             estimator.fit(X, y)
-            facts = {self.effort.name: int(np.max(estimator.n_iter_))}
+            facts = {"iterations": int(np.max(estimator.n_iter_))}
             return Fitted(W=as_weights(estimator.coef_), facts=facts)
 
         return train
 
-    never_stops: ClassVar[float | None] = _NEVER
-    """The `tol` with which it does all its iterations."""
+    def stop(self, effort: float) -> dict[str, Any]:
+        """Return the arguments that make it do so many iterations."""
+        return {"max_iter": int(effort), "tol": _NEVER}
 
     @abstractmethod
     def make(self, task: Task, stop: dict[str, Any]) -> Any:
@@ -78,14 +76,21 @@ class NewtonCg(_ScikitLearn):
 
 
 class CrammerSinger(_ScikitLearn):
-    """LinearSVC(multi_class="crammer_singer"), scikit-learn's copy of LIBLINEAR; C is ours."""
+    """LinearSVC(multi_class="crammer_singer"), scikit-learn's copy of LIBLINEAR; C is ours.
+
+    This one of its solvers does not read `max_iter`: its tolerance alone makes it stop.
+    """
 
     title: ClassVar[str] = "scikit-learn LinearSVC, crammer_singer"
     objectives: ClassVar[tuple[str, ...]] = ("hinge",)
-    effort: ClassVar[Effort] = Effort(name="iterations", first=8)
+    effort: ClassVar[Effort] = Effort(name="tolerance", first=0.1, factor=0.25, runs=8)
     note: ClassVar[str] = "one thread"
     item_bytes: ClassVar[int] = 4 + 8
     """Beside what is given a copy as float64."""
+
+    def stop(self, effort: float) -> dict[str, Any]:
+        """See :meth:`_ScikitLearn.stop`."""
+        return {"tol": effort}
 
     def make(self, task: Task, stop: dict[str, Any]) -> Any:
         """See :meth:`_ScikitLearn.make`."""
@@ -106,7 +111,10 @@ class Sgd(_ScikitLearn):
     objectives: ClassVar[tuple[str, ...]] = ("logistic_ova", "hinge_ova")
     effort: ClassVar[Effort] = Effort(name="epochs", first=4)
     note: ClassVar[str] = "could be fed from disk by hand, by partial_fit"
-    never_stops: ClassVar[float | None] = None
+
+    def stop(self, effort: float) -> dict[str, Any]:
+        """See :meth:`_ScikitLearn.stop`."""
+        return {"max_iter": int(effort), "tol": None}
 
     def make(self, task: Task, stop: dict[str, Any]) -> Any:
         """See :meth:`_ScikitLearn.make`."""
