@@ -10,7 +10,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dtopk.job.checks import parse_bytes
 from dtopk.losses import Loss, make_loss
 from dtopk.testing import draw_pieces
 from dtopk_storage import StoreWriter, create_store, open_store
@@ -139,7 +138,12 @@ def parse_shape(text: str) -> Shape:
             f"shape must have 3 classes or more, a feature, and no fewer rows than classes, got "
             f"{text!r}."
         )
-    limit = parse_bytes("shape", match[4]) if match[4] else 0
+    limit = 0
+    if match[4]:
+        # Imported here: jobs load much that the process of a solver does without.
+        from dtopk.job.checks import parse_bytes
+
+        limit = parse_bytes("memory of shape", match[4])
     return Shape(name=text, n_samples=n, n_features=d, n_classes=m, memory_limit=limit)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dtopk.atomic import write_text
 from dtopk.benchmarks.measure import Run
-from dtopk.benchmarks.peers import find_peer
+from dtopk.benchmarks.peers import PEERS, find_peer
 from dtopk.benchmarks.problems import OBJECTIVES
 from dtopk.benchmarks.results import Results, Row, Settings
 from dtopk.plots import TimeBar, draw_times, save_png
@@ -197,15 +197,15 @@ def _bounds(results: Results) -> list[str]:
 
 
 def _losses_alone(results: Results) -> list[str]:
-    """Name the objectives that no other solver has."""
-    by_objective: dict[str, set[str]] = {}
-    for row in results.rows.values():
-        by_objective.setdefault(row.objective, set()).add(row.peer)
-    alone = [
-        OBJECTIVES[name].title
-        for name, peers in by_objective.items()
-        if all(find_peer(peer).distribution == "dtopk" for peer in peers)
-    ]
+    """Name the objectives of the results that dtopk alone has."""
+    others = {
+        objective
+        for name in {*PEERS, *(row.peer for row in results.rows.values())}
+        if find_peer(name).distribution != PEERS[_OWN].distribution
+        for objective in find_peer(name).objectives
+    }
+    seen = dict.fromkeys(row.objective for row in results.rows.values())
+    alone = [OBJECTIVES[name].title for name in seen if name not in others]
     return [f"No other solver of the suite minimises: {', '.join(alone)}."] if alone else []
 
 

@@ -15,7 +15,8 @@ _NEVER = 1e-12
 class DaskMl(Peer):
     """LogisticRegression(solver="lbfgs") of dask-ml, for one class after the other; C is ours.
 
-    dask-ml has no model of several classes.
+    dask-ml has no model of several classes. Unless told otherwise it divides the features by their
+    standard deviations, which is another problem.
     """
 
     title: ClassVar[str] = "dask-ml LogisticRegression"
@@ -28,16 +29,21 @@ class DaskMl(Peer):
         """See :meth:`Peer.prepare`; the workers are started and given their rows here."""
         from dask_ml.linear_model import LogisticRegression
 
-        from dtopk.benchmarks.peers.dask_rows import open_cluster, persist_rows
+        from dtopk.benchmarks.peers.dask_rows import open_workers, persist_rows
 
-        client = stack.enter_context(open_cluster(task.threads))
+        client = stack.enter_context(open_workers(task.threads))
         stack.enter_context(client.as_current())
         X, y = persist_rows(client, *data.load_training(), task.threads)
         options: dict[str, Any] = {}
         if task.effort is not None:
             options = {"max_iter": int(task.effort), "tol": _NEVER}
         estimator = LogisticRegression(
-            solver="lbfgs", penalty="l2", C=task.C, fit_intercept=False, **options
+            solver="lbfgs",
+            penalty="l2",
+            C=task.C,
+            fit_intercept=False,
+            solver_kwargs={"normalize": False},
+            **options,
         )
 
         def run() -> Fitted:

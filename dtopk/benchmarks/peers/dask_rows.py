@@ -8,16 +8,15 @@ import numpy as np
 from distributed import Client, wait
 from numpy.typing import NDArray
 
-from dtopk.launch import ClusterOptions
-from dtopk.launch.local import local_cluster
+from dtopk.launch import ClusterOptions, open_cluster
 
 
-def open_cluster(threads: int) -> AbstractContextManager[Client]:
+def open_workers(threads: int) -> AbstractContextManager[Client]:
     """Start as many workers of one thread as there are threads; they end with the context."""
     options = ClusterOptions(
         kind="local", workers=threads, min_workers=threads, threads_per_worker=1, dashboard=False
     )
-    return local_cluster(options)
+    return open_cluster(options)
 
 
 def persist_rows(

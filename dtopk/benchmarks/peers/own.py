@@ -1,17 +1,22 @@
-"""dtopk itself, in one process and on the workers of a Dask cluster."""
+"""dtopk itself, in one process and on the workers of a Dask cluster.
+
+The engine and the estimators are imported when they are run, since they load much that the
+processes of other solvers do without.
+"""
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from dtopk.benchmarks.peers.base import Effort, Fitted, Peer, Task, as_weights
 from dtopk.benchmarks.problems import OBJECTIVES, ProblemData, Shape
-from dtopk.engine import ArrayRows, FitOptions, StoreRows, fit
-from dtopk.estimators import TopKClassifier
-from dtopk.solvers.certificate import Certificate
 from dtopk_storage import open_store
+
+if TYPE_CHECKING:
+    from dtopk.estimators import TopKClassifier
+    from dtopk.solvers.certificate import Certificate
 
 _WARM_UP_ROWS = 500
 _REFERENCE_SHARE = 0.8
@@ -69,9 +74,9 @@ class OwnOnDask(Peer):
     def prepare(self, task: Task, data: ProblemData, stack: ExitStack) -> Callable[[], Fitted]:
         """See :meth:`Peer.prepare`; the workers are started and compile here."""
         # Imported here, as it loads Dask.
-        from dtopk.benchmarks.peers.dask_rows import open_cluster, persist_rows
+        from dtopk.benchmarks.peers.dask_rows import open_workers, persist_rows
 
-        client = stack.enter_context(open_cluster(task.threads))
+        client = stack.enter_context(open_workers(task.threads))
         X, y = data.load_training()
         few = persist_rows(client, X[:_WARM_UP_ROWS], y[:_WARM_UP_ROWS], task.threads)
         _classifier(task, max_epochs=3, client=client).fit(*few)
@@ -86,6 +91,8 @@ class OwnOnDask(Peer):
 
 
 def _prepare_store(task: Task, data: ProblemData) -> Callable[[], Fitted]:
+    from dtopk.engine import ArrayRows, FitOptions, StoreRows, fit
+
     objective = OBJECTIVES[task.objective]
     options = FitOptions(
         C=task.C,
@@ -108,7 +115,9 @@ def _prepare_store(task: Task, data: ProblemData) -> Callable[[], Fitted]:
     return train
 
 
-def _classifier(task: Task, **options: Any) -> TopKClassifier:
+def _classifier(task: Task, **options: Any) -> "TopKClassifier":
+    from dtopk.estimators import TopKClassifier
+
     objective = OBJECTIVES[task.objective]
     return TopKClassifier(
         objective.loss,
@@ -121,13 +130,13 @@ def _classifier(task: Task, **options: Any) -> TopKClassifier:
     )
 
 
-def _fitted(classifier: TopKClassifier) -> Fitted:
+def _fitted(classifier: "TopKClassifier") -> Fitted:
     return Fitted(
         W=as_weights(classifier.coef_), facts=_facts(classifier.n_iter_, classifier.certificate_)
     )
 
 
-def _facts(epochs: int, certificate: Certificate) -> dict[str, float]:
+def _facts(epochs: int, certificate: "Certificate") -> dict[str, float]:
     return {
         "epochs": epochs,
         "dual_value": certificate.dual_value,
