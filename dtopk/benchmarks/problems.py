@@ -33,7 +33,7 @@ class Objective:
     """What the problem is called elsewhere."""
     loss: str
     """Name of our loss."""
-    parameters: dict[str, float] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)
     """Of our loss."""
 
     def make_loss(self) -> Loss:

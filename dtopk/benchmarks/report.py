@@ -105,7 +105,7 @@ def _cells(row: Row, results: Results) -> list[str]:
         row.objective,
         find_peer(row.peer).title,
         _time(row, settings),
-        _number(reached, lambda run: f"{_ratio(run, own_run):.1f}" if own_run else ""),
+        _number(reached, lambda run: f"{_ratio(run, own_run):.2g}" if own_run else ""),
         _number(shown, lambda run: _effort(row, run)),
         _number(shown, lambda run: f"{(run.peak_bytes or 0) / 1e6:.0f}"),
         _number(row.default, lambda run: _seconds(run, settings)),

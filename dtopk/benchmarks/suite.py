@@ -4,7 +4,7 @@ import logging
 import os
 import platform
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dtopk.benchmarks.measure import Run, run_in_process
@@ -119,7 +119,7 @@ def _is_measured(row: Row | None) -> bool:
 
 
 def _fits_classes(objective: str, shape: Shape) -> bool:
-    return OBJECTIVES[objective].parameters.get("k", 1) < shape.n_classes
+    return int(OBJECTIVES[objective].parameters.get("k", 1)) < shape.n_classes
 
 
 class _Measurement:
@@ -156,22 +156,39 @@ class _Measurement:
         )
         if not version or refused:
             return row
-        has_certificate = peer.effort.runs == 1
-        bound = None if has_certificate else self._bound(objective)
+        # A solver of one run proves by itself where it is.
+        bound = self._bound(objective) if peer.effort.runs > 1 else None
         runs: list[Run] = []
         for effort in peer.effort.values():
             runs.append(self._run(name, objective, effort))
-            row = Row(**_identity(row), runs=tuple(runs), bound=bound)
+            row = replace(row, runs=tuple(runs), bound=bound)
             if runs[-1].status != "done" or row.reached(self._settings.tol) is not None:
                 break
             if peer.effort.in_proportion and self._is_hopeless(runs[-1], peer.effort.factor):
                 break
-        default = runs[-1] if has_certificate else self._run(name, objective, None)
-        return Row(**_identity(row), runs=row.runs, default=default, bound=bound)
+        return replace(row, default=self._default(name, objective, row))
 
     def _is_hopeless(self, last: Run, factor: float) -> bool:
         assert last.seconds is not None
         return last.seconds * factor > _HOPELESS * self._settings.time_limit_s
+
+    def _default(self, name: str, objective: str, row: Row) -> Run:
+        """Return the run by the solver's own rule, of those that there are if it is among them."""
+        effort = find_peer(name).effort
+        done = [run for run in row.runs if run.status == "done"]
+        if not done:
+            # What its own rule asks for is more than the least that was tried.
+            return replace(row.runs[0], effort=None)
+        if effort.default is not None:
+            for run in done:
+                if run.effort == effort.default:
+                    return run
+            assert done[-1].effort is not None
+            if effort.in_proportion and self._is_hopeless(
+                done[-1], effort.default / done[-1].effort
+            ):
+                return Run(effort=None, status="late")
+        return self._run(name, objective, None)
 
     def _bound(self, objective: str) -> float | None:
         """Return a certified lower bound of the objective."""
@@ -193,15 +210,6 @@ class _Measurement:
             limit_s=n_limits * self._settings.time_limit_s,
         )
         return run_in_process(name, task, self._data)
-
-
-def _identity(row: Row) -> dict[str, str]:
-    return {
-        "shape": row.shape,
-        "objective": row.objective,
-        "peer": row.peer,
-        "version": row.version,
-    }
 
 
 def _describe(row: Row, tol: float) -> str:

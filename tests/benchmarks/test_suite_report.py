@@ -8,6 +8,7 @@ import pytest
 
 from dtopk.benchmarks import suite
 from dtopk.benchmarks.measure import Run
+from dtopk.benchmarks.peers import Effort
 from dtopk.benchmarks.problems import Shape
 from dtopk.benchmarks.report import HEADER, explain, table_rows, write_report
 from dtopk.benchmarks.results import FILE_NAME, Results, Row, Settings
@@ -76,6 +77,27 @@ def test_suite_ends_where_twice_the_work_cannot_be_done_in_time(runs, tmp_path):
     results = run_suite(OPTIONS, tmp_path / "b")
     assert [run.status for run in row_of(results).runs] == ["done"]
     assert table_rows(results, SHAPE.name)[0][2] == "not in 10 s (3e-03 with 64 iterations)"
+
+
+def test_default_that_is_an_effort_too_is_not_run_twice(runs, tmp_path, monkeypatch):
+    from tests.benchmarks.counting_peer import GradientDescent
+
+    monkeypatch.setattr(GradientDescent, "effort", Effort(name="iterations", first=64, default=128))
+    row = row_of(run_suite(OPTIONS, tmp_path / "a"))
+    assert row.default == row.runs[1]
+    assert (DESCENT, None) not in runs.asked
+    # 4,000 of them would take 40 s of the 10 that there are.
+    monkeypatch.setattr(GradientDescent, "effort", Effort(name="iterations", first=64, default=4e3))
+    assert row_of(run_suite(OPTIONS, tmp_path / "b")).default == Run(effort=None, status="late")
+    assert (DESCENT, None) not in runs.asked
+
+
+def test_solver_that_is_late_at_the_least_effort_is_not_run_by_its_defaults(runs, tmp_path):
+    runs.seconds_per_iteration = 1.0
+    row = row_of(run_suite(OPTIONS, tmp_path))
+    assert [run.status for run in row.runs] == ["late"]
+    assert row.default == Run(effort=None, status="late")
+    assert (DESCENT, None) not in runs.asked
 
 
 def test_suite_runs_again_only_what_it_is_told_to(runs, tmp_path):
@@ -159,8 +181,8 @@ def test_table_has_dtopk_first_and_the_others_by_its_time():
         "dtopk", "PyTorch", "SPAMS fistaFlat", "dtopk",
     ]  # fmt: skip
     own, grid, failed, _ = rows
-    assert (own["s"], own["by dtopk's"], own["default: distance"]) == ("0.50", "1.0", "8.0e-04")
-    assert (grid["s"], grid["by dtopk's"], grid["with"]) == ("2.00 (0.25)", "4.0", "4 epochs")
+    assert (own["s"], own["by dtopk's"], own["default: distance"]) == ("0.50", "1", "8.0e-04")
+    assert (grid["s"], grid["by dtopk's"], grid["with"]) == ("2.00 (0.25)", "4", "4 epochs")
     assert (grid["default: s"], grid["top-1"], grid["top-5"]) == ("not in 9 s", "80.00", "")
     assert (failed["s"], failed["by dtopk's"], failed["MB"]) == ("failed", "", "")
 

@@ -46,6 +46,8 @@ class Effort:
     """From one run to the next."""
     runs: int = 14
     """After which nobody would go on."""
+    default: float | None = None
+    """What the solver does by its own rule, if that is an effort too; None: it is for it to see."""
 
     def values(self) -> Iterator[float]:
         """Yield what is tried, one after the other."""

@@ -1,5 +1,6 @@
 """Workers of a local Dask cluster, and rows that they hold."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -36,8 +37,8 @@ def persist_rows(
     X, y : dask.array.Array
     """
     rows = -(-len(y) // n_chunks)
-    arrays = (da.from_array(X, chunks=(rows, X.shape[1])), da.from_array(y, chunks=rows))
-    held = client.persist(arrays)
+    from_array: Callable[..., Any] = da.from_array
+    held = client.persist((from_array(X, chunks=(rows, X.shape[1])), from_array(y, chunks=rows)))
     with client.as_current():
         wait(held)
     return held[0], held[1]

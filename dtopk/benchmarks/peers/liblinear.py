@@ -17,7 +17,7 @@ class Liblinear(ArrayPeer):
     title: ClassVar[str] = "LIBLINEAR"
     distribution: ClassVar[str] = "liblinear-official"
     objectives: ClassVar[tuple[str, ...]] = ("hinge", "logistic_ova", "hinge_ova")
-    effort: ClassVar[Effort] = Effort(name="tolerance", first=0.1, factor=0.25, runs=8)
+    effort: ClassVar[Effort] = Effort(name="tolerance", first=0.1, factor=0.25, runs=8, default=0.1)
     note: ClassVar[str] = "one thread; features are converted to its sparse form within the time"
     item_bytes: ClassVar[int] = 4 + _SPARSE_NODE_BYTES
     """Where no feature is zero: beside what is given a node of index and value for each."""

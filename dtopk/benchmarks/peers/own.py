@@ -29,7 +29,7 @@ class Own(Peer):
     title: ClassVar[str] = "dtopk"
     distribution: ClassVar[str] = "dtopk"
     objectives: ClassVar[tuple[str, ...]] = tuple(OBJECTIVES)
-    effort: ClassVar[Effort] = Effort(name="tolerance", first=1e-3, runs=1)
+    effort: ClassVar[Effort] = Effort(name="tolerance", first=1e-3, runs=1, default=1e-3)
 
     def prepare(self, task: Task, data: ProblemData, stack: ExitStack) -> Callable[[], Fitted]:
         """See :meth:`Peer.prepare`; kernels are compiled here, on a few rows."""

@@ -73,7 +73,7 @@ class TorchSgd(ArrayPeer):
     title: ClassVar[str] = "PyTorch, SGD over 8 learning rates"
     distribution: ClassVar[str] = "torch"
     objectives: ClassVar[tuple[str, ...]] = ("softmax",)
-    effort: ClassVar[Effort] = Effort(name="epochs", first=4)
+    effort: ClassVar[Effort] = Effort(name="epochs", first=4, default=_EPOCHS)
     note: ClassVar[str] = (
         "time of the whole grid; the best rate's own in brackets; by default 100 epochs; batches "
         "could be fed from disk by hand"

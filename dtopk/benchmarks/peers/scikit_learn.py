@@ -33,7 +33,7 @@ class _ScikitLearn(ArrayPeer):
 
         def train() -> Fitted:
             estimator.fit(X, y)
-            facts = {"iterations": int(np.max(estimator.n_iter_))}
+            facts = {"iterations": float(np.max(estimator.n_iter_))}
             return Fitted(W=as_weights(estimator.coef_), facts=facts)
 
         return train
