@@ -114,8 +114,10 @@ def _measure_shape(shape: Shape, options: SuiteOptions, results: Results, folder
 
 
 def _is_measured(row: Row | None) -> bool:
-    """Tell whether a row says something that another try would not change."""
-    return row is not None and bool(row.version)
+    """Tell whether a row has a result: that a solver is not there, or has failed, is none."""
+    if row is None or not row.version:
+        return False
+    return not row.runs or row.runs[-1].status != "failed"
 
 
 def _fits_classes(objective: str, shape: Shape) -> bool:
@@ -157,7 +159,13 @@ class _Measurement:
         if not version or refused:
             return row
         # A solver of one run proves by itself where it is.
-        bound = self._bound(objective) if peer.effort.runs > 1 else None
+        bound = None
+        if peer.effort.runs > 1:
+            reference = self._reference(objective)
+            if reference.status != "done":
+                message = f"no lower bound: {reference.message or 'not in time'}"
+                return replace(row, runs=(Run(effort=None, status="failed", message=message),))
+            bound = reference.facts["dual_value"]
         runs: list[Run] = []
         for effort in peer.effort.values():
             runs.append(self._run(name, objective, effort))
@@ -190,15 +198,17 @@ class _Measurement:
                 return Run(effort=None, status="late")
         return self._run(name, objective, None)
 
-    def _bound(self, objective: str) -> float | None:
-        """Return a certified lower bound of the objective."""
+    def _reference(self, objective: str) -> Run:
+        """Return the run that gives the lower bound of an objective."""
         key = (self._shape.name, objective)
         if key not in self._results.references:
             effort = find_peer(REFERENCE).effort.first
             run = self._run(REFERENCE, objective, effort, _REFERENCE_LIMITS)
+            if run.status != "done":
+                return run
             self._results.references[key] = run
             self._results.save(self._folder)
-        return self._results.references[key].facts.get("dual_value")
+        return self._results.references[key]
 
     def _run(self, name: str, objective: str, effort: float | None, n_limits: float = 1.0) -> Run:
         task = Task(

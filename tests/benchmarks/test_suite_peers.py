@@ -89,6 +89,7 @@ def test_peer_of_the_defaults_stops_by_itself(data):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # of what compiles
 def test_dtopk_on_workers_minimises_our_objective(data):
     task = make_task("softmax", 1.0, 1e-3)
     found = primal_of(train("dtopk-dask", task, data), task, data)

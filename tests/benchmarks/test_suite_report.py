@@ -120,6 +120,17 @@ def test_suite_tries_what_was_not_installed_once_more(runs, tmp_path, monkeypatc
     assert row_of(run_suite(options, tmp_path), MISSING).runs
 
 
+def test_suite_tries_what_failed_once_more(runs, tmp_path, monkeypatch):
+    def fail(peer, task, folder):
+        return Run(effort=task.effort, status="failed", message=f"{peer} fails.")
+
+    monkeypatch.setattr(suite, "run_in_process", fail)
+    row = row_of(run_suite(OPTIONS, tmp_path))
+    assert [run.message for run in row.runs] == ["no lower bound: reference fails."]
+    monkeypatch.setattr(suite, "run_in_process", runs)
+    assert row_of(run_suite(OPTIONS, tmp_path)).runs[-1].status == "done"
+
+
 def test_suite_refuses_what_needs_more_than_the_memory(runs, tmp_path):
     shape = replace(SHAPE, memory_limit=1000)
     results = run_suite(replace(OPTIONS, shapes=(shape,)), tmp_path)
