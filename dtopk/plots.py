@@ -282,6 +282,70 @@ def draw_reliability(by_name: Mapping[str, ReliabilityPoints], *, title: str) ->
     return figure
 
 
+@dataclass(frozen=True, kw_only=True)
+class TimeBar:
+    """How long one program took."""
+
+    group: str
+    """What it did; bars of a group stand together, in one colour."""
+    label: str
+    """The program."""
+    seconds: float | None
+    """None: longer than the limit."""
+
+
+def draw_times(bars: Sequence[TimeBar], *, limit_s: float, xlabel: str, title: str) -> Figure:
+    """Draw times as bars on a logarithmic axis, one below the other.
+
+    Parameters
+    ----------
+    bars : sequence of TimeBar
+        From top to bottom, those of a group after each other.
+    limit_s : float
+        Where bars of programs that took longer end, hatched.
+    xlabel, title : str
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    figure = Figure(figsize=(8.0, 0.3 * len(bars) + 1.6), layout="constrained")
+    axes = figure.subplots()
+    groups = list(dict.fromkeys(bar.group for bar in bars))
+    times = [bar.seconds for bar in bars if bar.seconds is not None]
+    # Only where a bar is that long does the axis reach the limit.
+    ends = times if len(times) == len(bars) else [*times, limit_s]
+    left = min(ends) / 3
+    for place, bar in enumerate(bars):
+        number = groups.index(bar.group)
+        is_first = place == 0 or bars[place - 1].group != bar.group
+        is_late = bar.seconds is None
+        end = limit_s if bar.seconds is None else bar.seconds
+        color = _COLORS[number % len(_COLORS)]
+        axes.barh(
+            place,
+            end - left,
+            left=left,
+            color="white" if is_late else color,
+            edgecolor=color if is_late else "white",
+            hatch="///" if is_late else ".." if number >= len(_COLORS) else None,
+            label=bar.group if is_first else None,
+        )
+        text = f" > {limit_s:g} s" if is_late else f" {end:.3g} s"
+        axes.text(end, place, text, va="center", fontsize=8)
+    axes.set_yticks(range(len(bars)), [bar.label for bar in bars], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlim(left, max(ends) * 3)
+    axes.set(xlabel=xlabel)
+    _make_plain(axes)
+    axes.grid(visible=False, axis="y")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+    figure.suptitle(textwrap.fill(title, _TITLE_CHARACTERS), fontsize=10)
+    return figure
+
+
 def save_png(figure: Figure, path: FilePath) -> None:
     """Write a figure as a PNG file, whole or not at all."""
     figure.set_canvas(FigureCanvasAgg(figure))

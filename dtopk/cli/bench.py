@@ -1,11 +1,13 @@
 """`dtopk bench`: measure the speed of training on this machine."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
+from dtopk.cli.bench_suite import check_options, run_and_show
 from dtopk.cli.output import answer_json, json_option, tell
 from dtopk.losses import Loss, available, make_loss
 
@@ -51,8 +53,35 @@ _COUNT_OR_AUTO = click.IntRange(min=0)
     show_default=True,
     help="Passes timed; the median one is shown.",
 )
+@click.option(
+    "--suite", is_flag=True, help="Measure dtopk beside other solvers of the same problems."
+)
+@click.option(
+    "--shapes",
+    help="Of the suite: ROWSxFEATURESxCLASSES, with @MEMORY for a store on disk, 'letter' or a "
+    ".npz file, separated by commas.  [default: from small to large]",
+)
+@click.option("--peers", help="Of the suite: solvers, separated by commas.  [default: all]")
+@click.option(
+    "--time-limit",
+    "time_limit_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Of the suite: seconds after which a run is ended.",
+)
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("bench-suite"),
+    show_default=True,
+    help="Of the suite: folder of results.json, tables and figures; what it has is kept.",
+)
+@click.option("--again", is_flag=True, help="Of the suite: measure what --output has already.")
 @json_option
+@click.pass_context
 def bench(
+    context: click.Context,
     n: int,
     d: int,
     m: int,
@@ -65,6 +94,12 @@ def bench(
     block_size: int,
     threads: int,
     passes: int,
+    suite: bool,
+    shapes: str | None,
+    peers: str | None,
+    time_limit_s: float,
+    output: Path,
+    again: bool,
     as_json: bool,
 ) -> None:
     """Measure the speed of training on this machine.
@@ -72,7 +107,23 @@ def bench(
     Makes ReLU-like features in memory and times passes of blocked SDCA over them. The limit is
     what the two products with the weights take that every pass needs, S = X W and W += X' dA,
     measured just before each pass: a ratio of 1 cannot be beaten.
+
+    With --suite: the time that dtopk and others take to the same optimum, each in a process of its
+    own. Those that are not installed are left out; `pip install "dtopk[peers]"` brings them.
     """
+    check_options(context)
+    if suite:
+        run_and_show(
+            output,
+            shapes=shapes,
+            peers=peers,
+            C=C,
+            time_limit_s=time_limit_s,
+            threads=threads,
+            again=again,
+            as_json=as_json,
+        )
+        return
     # Imported here, as they load scipy and compiled code that `--help` does not need.
     from dtopk.engine.benchmark import (
         blas_description,

@@ -13,13 +13,14 @@ from dtopk.testing.domains import (
     smallest_product,
     sum_cap,
 )
-from dtopk.testing.features import make_features
+from dtopk.testing.features import draw_pieces, make_features
 from dtopk.testing.softmax import lambert_v
 from dtopk.testing.training import dual_value, primal_value, sdca_pass
 from dtopk.testing.twins import dual_term, infeasibility, loss_value, row_gap, update_row
 
 __all__ = [
     "Domain",
+    "draw_pieces",
     "dual_term",
     "dual_value",
     "fw_gap",

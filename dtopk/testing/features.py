@@ -1,7 +1,11 @@
 """Made data."""
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
+
+PIECE_ROWS = 32_768
 
 
 def make_features(
@@ -31,3 +35,37 @@ def make_features(
     X = np.maximum(0.7 * means[y] + 2.0 * rng.normal(size=(n, d)), 0.0)
     norms = np.linalg.norm(X, axis=1, keepdims=True)
     return (X / np.where(norms > 0, norms, 1.0)).astype(np.float32), y
+
+
+def draw_pieces(
+    n: int, d: int, m: int, *, seed: int
+) -> Iterator[tuple[NDArray[np.float32], NDArray[np.int32]]]:
+    """Draw such features piece by piece, so that there may be more of them than memory holds.
+
+    The pieces share their class means. The first rows do not depend on how many follow, as long as
+    they end with a piece.
+
+    Parameters
+    ----------
+    n, d, m : int
+        Rows, features and classes.
+    seed : int
+
+    Yields
+    ------
+    X : ndarray of shape (PIECE_ROWS or fewer, d), float32
+        Rows of unit norm.
+    y : ndarray of shape (PIECE_ROWS or fewer,), int32
+    """
+    rng = np.random.default_rng(seed)
+    means = rng.standard_normal((m, d), np.float32)
+    for start in range(0, n, PIECE_ROWS):
+        rows = min(PIECE_ROWS, n - start)
+        y = rng.integers(0, m, rows).astype(np.int32)
+        X = rng.standard_normal((rows, d), np.float32)
+        X *= 2
+        X += np.float32(0.7) * means[y]
+        np.maximum(X, 0, out=X)
+        norms = np.linalg.norm(X, axis=1, keepdims=True)
+        X /= np.where(norms > 0, norms, 1)
+        yield X, y

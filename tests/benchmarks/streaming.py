@@ -34,6 +34,7 @@ from dtopk.engine import (
 )
 from dtopk.job.checks import parse_bytes
 from dtopk.losses import Loss, make_loss
+from dtopk.testing import draw_pieces
 from dtopk_storage import create_store, drop_page_cache, open_store
 
 N_FEATURES, N_CLASSES = 1024, 200
@@ -43,18 +44,9 @@ PART_MEMORY = 150_000_000
 
 def make_store(path: Path, n_rows: int) -> None:
     """Write ReLU-like float16 features in pieces that share their class means."""
-    rng = np.random.default_rng(0)
-    means = rng.standard_normal((N_CLASSES, N_FEATURES), np.float32)
     names = [f"class {code}" for code in range(N_CLASSES)]
     with create_store(path, n_features=N_FEATURES, class_names=names, dtype="float16") as writer:
-        for start in range(0, n_rows, 32_768):
-            rows = min(32_768, n_rows - start)
-            labels = rng.integers(0, N_CLASSES, rows).astype(np.int32)
-            X = rng.standard_normal((rows, N_FEATURES), np.float32)
-            X *= 2
-            X += np.float32(0.7) * means[labels]
-            np.maximum(X, 0, out=X)
-            X /= np.linalg.norm(X, axis=1, keepdims=True)
+        for X, labels in draw_pieces(n_rows, N_FEATURES, N_CLASSES, seed=0):
             writer.append(X.astype(np.float16), labels)
 
 

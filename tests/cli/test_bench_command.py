@@ -71,3 +71,38 @@ def test_bench_refuses_sizes_that_cannot_be(arguments, message, capsys):
     code, captured = run(arguments, capsys)
     assert code == 2
     assert message in captured.err
+
+
+def test_bench_suite_measures_a_solver_and_keeps_what_it_has(tmp_path, capsys):
+    peer = "tests.benchmarks.counting_peer:GradientDescent"
+    arguments = ["--suite", "--shapes", "60x8x5", "--peers", peer, "--threads", "1"]
+    arguments += ["--C", "0.5", "--output", str(tmp_path / "out")]
+    code, captured = run(arguments, capsys)
+    assert (code, sorted(path.name for path in (tmp_path / "out").iterdir())) == (
+        0, ["60x8x5.png", "results.json", "table.md"],
+    )  # fmt: skip
+    assert "gradient descent" in captured.out
+    assert f"  softmax, {peer}: " in captured.err
+    results = (tmp_path / "out" / "results.json").read_text()
+    code, captured = run([*arguments, "--json"], capsys)
+    (row,) = json.loads(captured.out)["tables"]["60x8x5"]
+    assert (row["problem"], row["solver"]) == ("softmax", "gradient descent")
+    assert 0 <= float(row["s"]) < 60
+    assert row["with"].endswith("iterations")
+    assert (tmp_path / "out" / "results.json").read_text() == results
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--peers", "dtopk"], "--peers needs --suite."),
+        (["--suite", "--rows", "10"], "--rows does not go with --suite, which measures --shapes."),
+        (["--suite", "--shapes", "10"], "shape must be such as '20000x512x100'"),
+        (["--suite", "--peers", "vw"], "peer 'vw' is unknown. Available: 'dtopk',"),
+        (["--suite", "--time-limit", "0"], "0.0 is not in the range x>0"),
+    ],
+)
+def test_bench_refuses_options_that_do_not_go_together(arguments, message, capsys):
+    code, captured = run(arguments, capsys)
+    assert code == 2
+    assert message in captured.err
