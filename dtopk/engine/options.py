@@ -103,6 +103,14 @@ class FitOptions:
             raise ValueError(f"constant must be finite, got {self.constant!r}.")
         self._check_arrays()
 
+    def explain_overflow(self) -> str:
+        """Say why numbers have run out of the floating-point type, and what to do."""
+        wider = ", or compute in float64" if self.dtype == "float32" else ""
+        return (
+            f"the features or C = {self.C!r} are too large for {self.dtype}. Scale the "
+            f"features{wider}."
+        )
+
     def _check_arrays(self) -> None:
         limits = np.finfo(self.dtype)
         least, most = float(limits.tiny), float(limits.max)
@@ -113,6 +121,18 @@ class FitOptions:
             )
         if (self.mean is None) != (self.inverse_scale is None):
             raise ValueError("mean and inverse_scale must be given together, got one of them.")
+        for name, smallest in (("mean", 0.0), ("inverse_scale", least)):
+            values = getattr(self, name)
+            if values is None:
+                continue
+            fits = (np.abs(values) >= smallest) & (np.abs(values) <= most)
+            if not fits.all():
+                column = int(np.argmin(fits))
+                raise ValueError(
+                    f"{name} must be between {smallest:.3g} and {most:.3g} in size for "
+                    f"{self.dtype}, got {values[column]:g} for feature {column}. Scale the feature "
+                    "another way, or leave it out."
+                )
         weights = self.class_weight
         if weights is not None and not (np.isfinite(weights) & (weights >= 0)).all():
             raise ValueError(f"class_weight must be finite and at least 0, got {weights!r}.")
