@@ -1,6 +1,7 @@
 """What a training run is told: the problem beside its loss and rows, and how it is solved."""
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -26,7 +27,8 @@ _LEAST = {
 
 
 def _check_positive(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
+    # A whole number of any size is one of Python's, and no float.
+    if not 0 < value <= sys.float_info.max:
         raise ValueError(f"{name} must be finite and above 0, got {value!r}.")
 
 
@@ -118,6 +120,11 @@ class FitOptions:
             # Rounded to zero, it would give a problem that any weights solve.
             raise ValueError(
                 f"C must be between {least:.3g} and {most:.3g} in {self.dtype}, got {self.C!r}."
+            )
+        if self.constant and not least <= abs(self.constant) <= most:
+            raise ValueError(
+                f"the constant feature must be between {least:.3g} and {most:.3g} in {self.dtype}, "
+                f"got {self.constant!r}. Choose another intercept_scaling."
             )
         if (self.mean is None) != (self.inverse_scale is None):
             raise ValueError("mean and inverse_scale must be given together, got one of them.")

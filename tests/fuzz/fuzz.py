@@ -23,7 +23,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.fuzz.readers import Files, Reader
+    from tests.fuzz.sandbox import Sandbox
 
 _MOST_KEPT = 20
 """Findings of one reader that are kept; most are the same one."""
@@ -74,33 +78,29 @@ class Report:
 
 
 def fuzz_reader(
-    name: str, *, seed: int, seconds: float, inputs: int, folder: Path, keep: Path | None
+    sandbox: "Sandbox", reader: "Reader", *, seed: int, seconds: float, inputs: int, keep: str
 ) -> Report:
     """Fuzz one reader in this process.
 
     Parameters
     ----------
-    name : str
+    sandbox : Sandbox
+    reader : Reader
     seed : int
     seconds : float
         When to stop.
     inputs : int
         After how many inputs to stop; 0: by time alone.
-    folder : Path
-        To work in.
-    keep : Path or None
-        Where to put inputs that break a rule.
+    keep : str
+        Folder for inputs that break a rule; empty: none is kept.
     """
-    from tests.fuzz.readers import draw, list_readers
-    from tests.fuzz.sandbox import Sandbox
+    from tests.fuzz.readers import draw
 
-    sandbox = Sandbox(folder)
-    reader, rng, report = list_readers()[name], random.Random(seed), Report(reader=name)
+    rng, report = random.Random(seed), Report(reader=reader.name)
     coverage, corpus = Coverage(), reader.make_seeds()
     for files in corpus:
         fault = sandbox.judge(reader, files)
-        assert fault is None, f"{name}: a valid input {fault}"
-    sandbox.limit_memory()
+        assert fault is None, f"{reader.name}: a valid input {fault}"
     ends, seen = time.monotonic() + seconds, set()
     while time.monotonic() < ends and not 0 < inputs <= report.inputs:
         files = draw(reader, rng.choice(corpus), rng)
@@ -111,8 +111,8 @@ def fuzz_reader(
         if fault is not None and _kind_of(fault) not in seen:
             seen.add(_kind_of(fault))
             report.findings.append(fault)
-            if keep is not None and len(seen) <= _MOST_KEPT:
-                _keep(keep / name / f"{len(seen):03d}", sandbox.input, files, fault)
+            if keep and len(seen) <= _MOST_KEPT:
+                _keep(Path(keep) / reader.name / f"{len(seen):03d}", files, fault)
         elif coverage.grew and sum(map(len, files.values())) < 1 << 20:
             corpus.append(files)
     report.corpus, report.lines = len(corpus), len(coverage.lines)
@@ -125,7 +125,7 @@ def _kind_of(fault: str) -> str:
     return "\n".join([fault.partition("\n")[0][:80], *frames])
 
 
-def _keep(place: Path, folder: Path, files: Any, fault: str) -> None:
+def _keep(place: Path, files: "Files", fault: str) -> None:
     for name, content in files.items():
         path = place / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,29 +133,37 @@ def _keep(place: Path, folder: Path, files: Any, fault: str) -> None:
     (place / "FAULT.txt").write_text(fault)
 
 
-def fuzz_in_process(name: str, options: argparse.Namespace) -> Report:
-    """Fuzz one reader in a process of its own, and report its death as a finding.
+def fuzz_in_process(names: Sequence[str], options: argparse.Namespace) -> list[Report]:
+    """Fuzz readers in one process of its own, and report its death as a finding.
 
     Parameters
     ----------
-    name : str
+    names : sequence of str
     options : Namespace
+
+    Returns
+    -------
+    list of Report
+        Those after a reader that ended the process are left out.
     """
     with tempfile.TemporaryDirectory(prefix="dtopk-fuzz-") as folder:
         command = [
-            sys.executable, "-m", "tests.fuzz.fuzz", "--child", folder, "--reader", name,
+            sys.executable, "-m", "tests.fuzz.fuzz", "--child", folder,
+            *(f"--reader={name}" for name in names),
             "--seconds", str(options.seconds), "--inputs", str(options.inputs),
             "--seed", str(options.seed), "--keep", options.keep,
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            return Report(**json.loads(done.stdout.splitlines()[-1]))
-        report = Report(reader=name)
-        report.findings.append(f"ends with status {done.returncode}:\n{done.stderr[-3000:]}")
-        inputs = Path(folder) / "fuzzed" / "input"
-        if options.keep and inputs.is_dir():
-            shutil.copytree(inputs, Path(options.keep) / name / "last", dirs_exist_ok=True)
-        return report
+        reports = [Report(**json.loads(line)) for line in done.stdout.splitlines()]
+        if done.returncode != 0:
+            report = Report(reader=names[len(reports)])
+            report.findings.append(f"ends with status {done.returncode}:\n{done.stderr[-3000:]}")
+            reports.append(report)
+            inputs = Path(folder) / "fuzzed" / "input"
+            if options.keep and inputs.is_dir():
+                last = Path(options.keep) / report.reader / "last"
+                shutil.copytree(inputs, last, dirs_exist_ok=True)
+        return reports
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -166,34 +174,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--inputs", type=int, default=0, help="of each reader; 0: as time allows")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", default="", help="folder for inputs that break a rule")
-    parser.add_argument("--json", action="store_true", help="print the reports as JSON")
     parser.add_argument("--child", default="", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if options.child:
-        print(json.dumps(asdict(_fuzz_here(options))))
-        return 0
     from tests.fuzz.readers import list_readers
 
-    reports = []
-    for name in options.reader or list_readers():
-        report = fuzz_in_process(name, options)
-        reports.append(report)
-        if not options.json:
-            _print_report(report)
-    if options.json:
-        print(json.dumps([asdict(report) for report in reports]))
-    return int(any(report.findings for report in reports))
+    names = options.reader or list(list_readers())
+    if options.child:
+        _fuzz_here(names, options)
+        return 0
+    found = 0
+    for name in names:
+        (report,) = fuzz_in_process([name], options)
+        found += len(report.findings)
+        _print_report(report)
+    return int(found > 0)
 
 
-def _fuzz_here(options: argparse.Namespace) -> Report:
-    return fuzz_reader(
-        options.reader[0],
-        seed=options.seed,
-        seconds=options.seconds,
-        inputs=options.inputs,
-        folder=Path(options.child),
-        keep=Path(options.keep) if options.keep else None,
-    )
+def _fuzz_here(names: Sequence[str], options: argparse.Namespace) -> None:
+    """Print a report of each reader, a line of JSON."""
+    from tests.fuzz.readers import list_readers
+    from tests.fuzz.sandbox import Sandbox
+
+    sandbox, readers = Sandbox(Path(options.child)), list_readers()
+    sandbox.limit_memory()
+    for name in names:
+        report = fuzz_reader(
+            sandbox,
+            readers[name],
+            seed=options.seed,
+            seconds=options.seconds,
+            inputs=options.inputs,
+            keep=options.keep,
+        )
+        print(json.dumps(asdict(report)), flush=True)
 
 
 def _print_report(report: Report) -> None:
