@@ -71,6 +71,28 @@ def test_features_of_very_different_sizes_are_trained_truly_or_refused(name, tmp
     fit_or_refuse(X, y, name, tmp_path, dtype="float32")
 
 
+@pytest.mark.parametrize("C", [1e-12, 1.0, 1e12], ids=str)
+@pytest.mark.parametrize("scale", [1e10, 1e30], ids=str)
+def test_a_mixture_of_atoms_that_cancel_proves_no_more_than_is_true(scale, C, tmp_path):
+    """Its D was once far above P, by what was left of products of 1e37 in float64."""
+    X, y = scaled_rows(np.array([1e-10, 1.0, scale, 1e-5]), np.float32)
+    loss = make_loss("weighted_topk_hinge", rho=[1.0, 0.5])
+    result = fit_and_check(X, y, M, loss, tmp_path, C=C, constant=1.0, dtype="float64")
+    assert result.certificate.dual_value <= result.certificate.primal
+
+
+@pytest.mark.parametrize("loss", ["softmax", "multilabel_softmax"])
+@pytest.mark.parametrize("C", [1e-12, 1.0], ids=str)
+def test_the_subgradient_method_bounds_smooth_losses_truly_in_float32(loss, C, tmp_path):
+    """Its linear terms are float32 sums, which were once above P by 1e-8 of it."""
+    X, y = plain_rows()
+    X = np.repeat(X[:5], 5, axis=0).astype(np.float32)
+    y = np.tile(np.arange(5, dtype=np.int32), 5)
+    made = make_loss(loss)
+    result = fit_and_check(X, y, M, made, tmp_path, C=C, constant=1.0, solver="pegasos")
+    assert result.certificate.dual_value <= result.certificate.primal
+
+
 @solvers
 def test_one_huge_row_is_trained_truly_or_refused(name, tmp_path):
     X, y = plain_rows()
