@@ -235,6 +235,12 @@ class Run(ABC):
                 f"progress in the state in {self._state.url!r} must have {error}: another version "
                 "of dtopk has left it. Start the run anew, in another folder."
             ) from error
+        except (TypeError, ValueError) as error:
+            assert self._state is not None
+            raise CheckpointError(
+                f"progress in the state in {self._state.url!r} must be as dtopk wrote it, but it "
+                f"is not: {error}. Start the run anew, in another folder."
+            ) from error
         self._own(self.progress.owners, None)
         self._restore(manifest["version"])
         if self._ends is None:

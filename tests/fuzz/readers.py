@@ -25,7 +25,7 @@ from dtopk.lifting import draw_map, load_map
 from dtopk.model import Model
 from dtopk.tracking.outbox import read_kept
 from dtopk_storage import create_dual, create_store, open_dual, open_run_state, open_store
-from dtopk_storage.errors import DatasetError
+from dtopk_storage.errors import CheckpointError, DatasetError
 from dtopk_storage.ingest import IngestOptions, ingest
 from dtopk_storage.ingest.label_reading import read_labels
 from dtopk_storage.manifest import check_class_names, checksum
@@ -229,6 +229,9 @@ def _dual_seeds() -> list[Files]:
 
 def _read_dual(folder: Path) -> None:
     dual = open_dual(folder / "dual")
+    # Chunks that are not there are zeros, of any number: who reads duals knows how many there are.
+    if (dual.n_samples, dual.n_classes) != (N, M):
+        raise CheckpointError(f"duals in {dual.path!r} are of other rows or classes.")
     for start in range(0, dual.n_samples, dual.chunk_rows):
         dual.read(start, min(start + dual.chunk_rows, dual.n_samples))
 

@@ -7,7 +7,7 @@ import pytest
 from tests.fuzz.fuzz import fuzz_in_process
 from tests.fuzz.readers import list_readers
 
-INPUTS = 40
+INPUTS = 30
 READERS = list(list_readers())
 
 
