@@ -43,7 +43,7 @@ def describe_sweep(path: str, *, verify: bool) -> dict[str, Any]:
         "n_settings": len(list_settings(job)[0]),
     }
     if fields["finished"]:
-        fields |= folder.run.read_result()
+        fields |= folder.read_result()
     return fields
 
 

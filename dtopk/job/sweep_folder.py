@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from dtopk.atomic import write_text
 from dtopk.engine import EpochRecord, FitResult
@@ -197,6 +198,21 @@ class SweepFolder:
         except ValueError as error:
             raise CheckpointError(
                 f"{str(self.record)!r} must be as dtopk wrote it, but it is not: {error}."
+            ) from error
+
+    def read_result(self) -> dict[str, Any]:
+        """Read what came of the sweep, whatever it says.
+
+        Raises
+        ------
+        CheckpointError
+            If it is no JSON object.
+        """
+        try:
+            return parse_object(self.result.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise CheckpointError(
+                f"{str(self.result)!r} must be as dtopk wrote it, but it is not: {error}."
             ) from error
 
     def write_record(self, record: RunRecord) -> None:

@@ -392,7 +392,8 @@ def _sweep_seeds() -> list[Files]:
     return [
         {
             "sweep/job.toml": (_JOB + _SWEEP).encode(),
-            "sweep/sweep.json": json.dumps(asdict(RunRecord(id="a", started=1.0))).encode(),
+            "sweep/sweep-run.json": json.dumps(asdict(RunRecord(id="a", started=1.0))).encode(),
+            "sweep/sweep.json": json.dumps({"n_done": 1, "settings": [result]}).encode(),
             "sweep/settings/softmax/result.json": json.dumps(result).encode(),
             "sweep/settings/softmax/model.npz": _model_seeds()[0]["model.npz"],
         }
@@ -407,6 +408,7 @@ class _Unit:
 def _read_sweep_folder(folder: Path) -> None:
     sweep = SweepFolder(path=folder / "sweep")
     sweep.read_record()
+    sweep.read_result()
     sweep.find_result(_Unit())
 
 

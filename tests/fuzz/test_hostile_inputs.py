@@ -11,6 +11,7 @@ import pytest
 
 from dtopk.job import load_job
 from dtopk.job.run_folder import RunFolder
+from dtopk.job.sweep_folder import SweepFolder
 from dtopk.job.verification import read_result
 from dtopk.lifting import load_map
 from dtopk.model import load_model
@@ -404,6 +405,13 @@ def test_a_result_that_is_none_is_refused(text, tmp_path):
     for read in (folder.starts_again, lambda: read_result(folder)):
         with pytest.raises(CheckpointError, match=r"result\.json' must be as dtopk wrote it"):
             read()
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", "\x00"])
+def test_a_result_of_a_sweep_that_is_none_is_refused(text, tmp_path):
+    put(tmp_path, seed("sweep") | {"sweep/sweep.json": text.encode()})
+    with pytest.raises(CheckpointError, match=r"sweep\.json' must be as dtopk wrote it"):
+        SweepFolder(path=tmp_path / "sweep").read_result()
 
 
 @pytest.mark.parametrize(
