@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dtopk.archive import read_array, read_header
+
 CALIBRATION_VERSION = 1
 """The newest version of a calibration that this program reads."""
 CONFORMAL_SCORES = {
@@ -226,19 +228,20 @@ def read_calibration(content: bytes) -> Calibration:
     ------
     NewerCalibrationError
         If a newer program wrote it.
-    ValueError, LookupError, TypeError, zipfile.BadZipFile
+    One of `dtopk.archive.DAMAGE`
         If it is damaged.
     """
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        header = json.loads(archive.read(_HEADER))
+        header = read_header(archive, _HEADER)
         version = header.pop("version")
         if version > CALIBRATION_VERSION:
             raise NewerCalibrationError(
                 f"version of the calibration must be at most {CALIBRATION_VERSION}, got "
                 f"{version}. A newer dtopk wrote it: upgrade this one."
             )
-        with archive.open(_SCORES) as member:
-            values = np.lib.format.read_array(member, allow_pickle=False)
+        values = read_array(archive, _SCORES)
+    if not isinstance(header.get("source", {}), dict):
+        raise TypeError(f"source of the calibration must be an object, got {header['source']!r}")
     return Calibration(**header, conformal_scores=values)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.kernel_approximation import Nystroem, RBFSampler
 
+from dtopk.archive import DAMAGE, read_array, read_header
 from dtopk.atomic import FilePath, replace_when_complete
 from dtopk_storage import FeatureStore
 from dtopk_storage.paths import PathLike, as_path
@@ -135,15 +136,14 @@ def load_map(path: PathLike) -> FeatureMap:
     try:
         file = path if isinstance(path, Path) else io.BytesIO(path.read_bytes())
         with zipfile.ZipFile(file) as archive:
-            header = json.loads(archive.read("map.json"))
+            header = read_header(archive, "map.json")
             if header["format"] != "dtopk-map" or header["version"] != 1:
                 raise ValueError(f"its map.json says {header['format']!r} {header['version']!r}")
             arrays = {}
             for name in _ARRAYS[header["kind"]]:
-                with archive.open(f"{name}.npy") as member:
-                    arrays[name] = np.lib.format.read_array(member, allow_pickle=False)
+                arrays[name] = read_array(archive, f"{name}.npy")
             return FeatureMap(**{name: header[name] for name in _SETTINGS}, arrays=arrays)
-    except (zipfile.BadZipFile, EOFError, OSError, LookupError, TypeError, ValueError) as error:
+    except DAMAGE as error:
         raise ValueError(
             f"{str(path)!r} must be a map of features, but is damaged or another kind of file: "
             f"{error}."

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dtopk.archive import DAMAGE, read_array, read_header, read_member
 from dtopk.atomic import FilePath, replace_when_complete
 from dtopk.calibration import Calibration, NewerCalibrationError, read_calibration
 
@@ -36,6 +37,11 @@ _CALIBRATION = "calibration.npz"
 _FILE = "model.npz"
 """In a run folder."""
 _FORMAT = "dtopk-model"
+_TYPES: dict[str, Any] = {
+    "loss": str, "loss_parameters": dict, "link": str, "target": str, "threshold": int | float,
+    "job": dict, "trained_on": list, "chosen_on": str, "certificate": dict,
+}  # fmt: skip
+"""What the values of `model.json` must be."""
 
 
 def _softmax(scores: NDArray[Any]) -> NDArray[Any]:
@@ -103,6 +109,14 @@ class Model:
         """Hold the shapes together."""
         if self.W.ndim != 2:
             raise ValueError(f"W must be (n_features, n_classes), got shape {self.W.shape}.")
+        for name in ("W", "intercept"):
+            values = getattr(self, name)
+            if values.dtype not in (np.float32, np.float64) or not np.isfinite(values).all():
+                raise ValueError(
+                    f"{name} must be finite, of float32 or float64, got {values.dtype} or others."
+                )
+        if self.classes.dtype.kind not in "iU":
+            raise ValueError(f"classes must be integers or strings, got {self.classes.dtype}.")
         self._check_shape("intercept", self.intercept, self.n_classes)
         self._check_shape("classes", self.classes, self.n_classes)
         if self.feature_mean is not None:
@@ -385,7 +399,7 @@ def load_model(path: "PathLike") -> Model:
     path, file = _open_model(path)
     try:
         with zipfile.ZipFile(file) as archive:
-            header = json.loads(archive.read(_HEADER))
+            header = read_header(archive, _HEADER)
             _check_header(header, path)
             calibration = _read_calibration(archive)
             return Model(**_fields(header), **_read_arrays(archive), calibration=calibration)
@@ -395,7 +409,7 @@ def load_model(path: "PathLike") -> Model:
         raise
     except PermissionError:
         raise
-    except (zipfile.BadZipFile, EOFError, OSError, LookupError, TypeError, ValueError) as error:
+    except DAMAGE as error:
         raise ValueError(
             f"{path!r} must be a dtopk model, but is damaged or another kind of file: {error}."
         ) from error
@@ -490,22 +504,24 @@ def _check_header(header: Mapping[str, Any], path: str) -> None:
 
 def _fields(header: Mapping[str, Any]) -> dict[str, Any]:
     fields = {name: value for name, value in header.items() if name not in ("format", "version")}
-    return fields | {"trained_on": tuple(fields.get("trained_on", ()))}
+    for name, value in fields.items():
+        if name in _TYPES and not isinstance(value, _TYPES[name]):
+            raise TypeError(f"its {name!r} is a {type(value).__name__}")
+    numbers = fields.get("certificate", {}).values()
+    if not all(isinstance(value, int | float) for value in numbers):
+        raise TypeError("its certificate has values that are no numbers")
+    return fields | {"trained_on": tuple(map(str, fields.get("trained_on", ())))}
 
 
 def _read_calibration(archive: zipfile.ZipFile) -> Calibration | None:
     """Read the calibration, if there is one."""
     if _CALIBRATION not in archive.namelist():
         return None
-    return read_calibration(archive.read(_CALIBRATION))
+    return read_calibration(read_member(archive, _CALIBRATION))
 
 
 def _read_arrays(archive: zipfile.ZipFile) -> dict[str, Any]:
-    arrays: dict[str, Any] = {}
-    for name in archive.namelist():
-        if name.endswith(".npy"):
-            # zipfile compares the member's checksum as its last byte is read.
-            with archive.open(name) as member:
-                values = np.lib.format.read_array(member, allow_pickle=False)
-            arrays[name.removesuffix(".npy")] = values
-    return arrays
+    names = [name for name in archive.namelist() if name.endswith(".npy")]
+    if len(set(names)) < len(names):
+        raise ValueError("two of its members have the same name")
+    return {name.removesuffix(".npy"): read_array(archive, name) for name in names}

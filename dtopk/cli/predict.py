@@ -22,6 +22,7 @@ from dtopk.cli.progress import RowProgress
 from dtopk.job.scoring import SetClasses, TopClasses, batch_rows, check_features, widen
 from dtopk.model import Model, load_model, select_topk
 from dtopk_storage import FeatureStore, check_batch, open_store
+from dtopk_storage.npy_files import map_array
 from dtopk_storage.paths import AnyPath, as_path
 
 Found = TypeVar("Found", TopClasses, SetClasses)
@@ -179,7 +180,7 @@ def _iter_store(store: FeatureStore, split: str | None, model: Model) -> Iterato
 def _open_array(path: Path, split: str, model: Model) -> _Input:
     if split:
         raise ValueError(f"--split must be left out for a .npy file, got {split!r}.")
-    X = np.load(path, mmap_mode="r", allow_pickle=False)
+    X = map_array(path)
     if X.ndim != 2 or X.shape[1] != model.n_features or len(X) == 0 or X.dtype.kind not in "iuf":
         raise ValueError(
             f"{str(path)!r} must hold numbers of shape (n_samples, {model.n_features}), as the "

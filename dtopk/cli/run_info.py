@@ -79,7 +79,7 @@ def describe_model(path: str, *, verify: bool) -> dict[str, Any]:
         )
     model = load_model(path)
     certificate = dict(model.certificate)
-    if certificate:
+    if "dual_value" in certificate:
         certificate["dual"] = certificate.pop("dual_value")
     return {
         "kind": "model",

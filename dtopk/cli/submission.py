@@ -1,6 +1,5 @@
 """What the commands about submitted runs share: find one, ask about it, read what it has left."""
 
-import csv
 import dataclasses
 import json
 import os
@@ -185,6 +184,7 @@ def read_progress(folder: SubmissionFolder) -> RunProgress:
     """
     from dtopk.job.files import load_job
     from dtopk.job.run_folder import RunFolder
+    from dtopk.job.verification import read_result
 
     place = _find_run_folder(folder)
     if place is None:
@@ -193,8 +193,9 @@ def read_progress(folder: SubmissionFolder) -> RunProgress:
     done = run.find_checkpoint()
     result: dict[str, Any] = {}
     if run.result.is_file():
-        result = json.loads(run.result.read_text(encoding="utf-8"))
-    last = _read_last_epoch(run.history) or {"epoch": "0", "relative_gap": "nan", "exact": "False"}
+        result = read_result(run)
+    history = run.read_history()
+    last = history[-1] if history else {"epoch": "0", "relative_gap": "nan", "exact": "False"}
     epochs, gap, exact = int(last["epoch"]), float(last["relative_gap"]), last["exact"] == "True"
     # A run that goes on has the result of its part before.
     if result and result["epochs"] >= epochs:
@@ -221,15 +222,6 @@ def _find_run_folder(folder: SubmissionFolder) -> AnyPath | None:
         return path if path.is_dir() else None
     except (ImportError, OSError, ValueError):  # no credentials for it, or no package
         return None
-
-
-def _read_last_epoch(history: AnyPath) -> Mapping[str, str] | None:
-    try:
-        lines = history.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return None
-    rows = [row for row in csv.DictReader(lines) if row.get("relative_gap")]
-    return rows[-1] if rows else None
 
 
 @dataclass(frozen=True, kw_only=True)

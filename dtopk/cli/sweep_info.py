@@ -1,6 +1,5 @@
 """What `dtopk info` says of the folder of a sweep."""
 
-import json
 from typing import Any
 
 from dtopk.cli.output import format_facts, format_table
@@ -44,7 +43,7 @@ def describe_sweep(path: str, *, verify: bool) -> dict[str, Any]:
         "n_settings": len(list_settings(job)[0]),
     }
     if fields["finished"]:
-        fields |= json.loads(folder.result.read_text(encoding="utf-8"))
+        fields |= folder.read_result()
     return fields
 
 

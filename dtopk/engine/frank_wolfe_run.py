@@ -137,18 +137,19 @@ class FrankWolfeRun(PassRun):
         names = [_vector(name) for name in bundle.names]
         products = self._products([newest, WEIGHTS], [*names, newest, WEIGHTS])
         linear = math.fsum(part.linear for part in sums)
-        value = bundle.value
-        now.bound = max(now.bound, value)
+        # The base and the atoms so far; the newest one has no weight yet.
+        now.bound = max(now.bound, self._bound())
         smoothing = np.array(
             [_sum_products(sums, str(name)) for name in bundle.names] + [_sum_products(sums, "new")]
         )
         gram = products[0, :-1] + smoothing
-        bundle.add(now.newest, linear, gram[:-1], gram[-1])
         losses = math.fsum(part.losses for part in sums)
         if self._solver != "pegasos" and not self._smooth:
             # At a vertex, C L(u) = D_i(a) - <a, u>.
             losses = linear - products[0, -1]
         primal = losses + 0.5 * products[1, -1]
+        self._require_finite(primal, linear - 0.5 * gram[-1])
+        bundle.add(now.newest, linear, gram[:-1], gram[-1])
         if self._smooth:
             self._primal = primal
             bundle.limit = min(bundle.limit, self._count_kept(sums))
@@ -217,8 +218,13 @@ class FrankWolfeRun(PassRun):
         sums = self.team.call("sum_losses")
         losses = math.fsum(value for part in sums for value in part.losses)
         norm = self._products([WEIGHTS], [WEIGHTS])[0, 0]
-        bound = max(self.progress.bound, self._bundle.value)
-        return self._certificate(losses, bound, norm, 0.0)
+        return self._certificate(losses, max(self.progress.bound, self._bound()), norm, 0.0)
+
+    def _bound(self) -> float:
+        """Return D of the mixture: at least what is left of it where no duals can give it anew."""
+        if self._smooth:
+            return self._bundle.value
+        return self._bundle.bound(float(np.finfo(self.options.dtype).eps))
 
     def _certify_duals(self) -> Certificate:
         """Recompute all from the duals: the base is what they are a mixture of, from here on."""

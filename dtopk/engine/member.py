@@ -349,7 +349,23 @@ class Member:
         return self.stop() or time.perf_counter() > ends
 
     def _costs(self, visit: Visit) -> Float64:
-        """Return C times the weight of each row of a block, in float64."""
+        """Return C times the weight of each row of a block, in float64.
+
+        Raises
+        ------
+        ValueError
+            If one is too large for the type of the computation.
+        """
+        costs = self._weigh(visit)
+        most = float(np.finfo(self.options.dtype).max)
+        if not (costs <= most).all():
+            raise ValueError(
+                f"C times the weight of a row must be at most {most:.3g} in {self.options.dtype}, "
+                f"got {costs.max():.3g}. Take smaller weights, or a smaller C."
+            )
+        return costs
+
+    def _weigh(self, visit: Visit) -> Float64:
         costs = self.options.C * visit.piece.weight
         if self.options.class_weight is not None:
             labels = visit.piece.labels

@@ -1,6 +1,7 @@
 """What a training run is told: the problem beside its loss and rows, and how it is solved."""
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -26,7 +27,8 @@ _LEAST = {
 
 
 def _check_positive(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
+    # A whole number of any size is one of Python's, and no float.
+    if not 0 < value <= sys.float_info.max:
         raise ValueError(f"{name} must be finite and above 0, got {value!r}.")
 
 
@@ -103,6 +105,14 @@ class FitOptions:
             raise ValueError(f"constant must be finite, got {self.constant!r}.")
         self._check_arrays()
 
+    def explain_overflow(self) -> str:
+        """Say why numbers have run out of the floating-point type, and what to do."""
+        wider = ", or compute in float64" if self.dtype == "float32" else ""
+        return (
+            f"the features or C = {self.C!r} are too large for {self.dtype}. Scale the "
+            f"features{wider}."
+        )
+
     def _check_arrays(self) -> None:
         limits = np.finfo(self.dtype)
         least, most = float(limits.tiny), float(limits.max)
@@ -111,8 +121,25 @@ class FitOptions:
             raise ValueError(
                 f"C must be between {least:.3g} and {most:.3g} in {self.dtype}, got {self.C!r}."
             )
+        if self.constant and not least <= abs(self.constant) <= most:
+            raise ValueError(
+                f"the constant feature must be between {least:.3g} and {most:.3g} in {self.dtype}, "
+                f"got {self.constant!r}. Choose another intercept_scaling."
+            )
         if (self.mean is None) != (self.inverse_scale is None):
             raise ValueError("mean and inverse_scale must be given together, got one of them.")
+        for name, smallest in (("mean", 0.0), ("inverse_scale", least)):
+            values = getattr(self, name)
+            if values is None:
+                continue
+            fits = (np.abs(values) >= smallest) & (np.abs(values) <= most)
+            if not fits.all():
+                column = int(np.argmin(fits))
+                raise ValueError(
+                    f"{name} must be between {smallest:.3g} and {most:.3g} in size for "
+                    f"{self.dtype}, got {values[column]:g} for feature {column}. Scale the feature "
+                    "another way, or leave it out."
+                )
         weights = self.class_weight
         if weights is not None and not (np.isfinite(weights) & (weights >= 0)).all():
             raise ValueError(f"class_weight must be finite and at least 0, got {weights!r}.")

@@ -313,7 +313,8 @@ class PassMember(Member):
                     rows = np.arange(start, min(start + 4096, len(weights)))
                     X = np.empty((len(rows), width), self.W.dtype)
                     self.conversion.gather(visit.piece.X, rows, X)
-                    X *= weights[rows, None]
+                    with np.errstate(over="ignore", invalid="ignore"):  # It is looked at whole.
+                        X *= weights[rows, None]
                     gram(np.ascontiguousarray(X.T), G)
                     total += G
                     self.pulse()
@@ -331,6 +332,11 @@ class PassMember(Member):
         self._gather_vector(METRIC, metric)
         metric *= curvature
         metric[np.diag_indices(width)] += 1.0
+        if not np.isfinite(metric).all():
+            raise ValueError(
+                "sums of products of the features must stay finite, got others: "
+                f"{self.options.explain_overflow()}"
+            )
         self.pulse()
         factor = scipy.linalg.cho_factor(metric, lower=True, overwrite_a=True)
         for number in self._kept:

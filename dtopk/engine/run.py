@@ -235,6 +235,12 @@ class Run(ABC):
                 f"progress in the state in {self._state.url!r} must have {error}: another version "
                 "of dtopk has left it. Start the run anew, in another folder."
             ) from error
+        except (TypeError, ValueError) as error:
+            assert self._state is not None
+            raise CheckpointError(
+                f"progress in the state in {self._state.url!r} must be as dtopk wrote it, but it "
+                f"is not: {error}. Start the run anew, in another folder."
+            ) from error
         self._own(self.progress.owners, None)
         self._restore(manifest["version"])
         if self._ends is None:
@@ -290,6 +296,7 @@ class Run(ABC):
             self._ask(record)
             if self._schedule.due(record.relative_gap) or course != "falls" or stop is not None:
                 certificate = self._certify()
+                self._require_finite(certificate.primal, certificate.dual_value)
                 record = self._certified_record(record, certificate)
                 if certificate.certified:
                     stop = "tolerance"
@@ -327,14 +334,12 @@ class Run(ABC):
     def _cut_short(self) -> bool:
         return self._interruption.requested or self.seconds_left < 0
 
-    def _require_finite(self, *values: float) -> None:
+    def _require_finite(self, primal: float, dual_value: float) -> None:
         """Refuse to go on with values that have run out of the floating-point type."""
-        if not all(map(math.isfinite, values)):
-            primal, dual_value = values
+        if not (math.isfinite(primal) and math.isfinite(dual_value)):
             raise ValueError(
                 f"primal and dual must stay finite, got {primal!r} and {dual_value!r} in epoch "
-                f"{self.progress.epoch}: the features or C = {self.options.C!r} are too large for "
-                f"{self.options.dtype}. Scale the features, or compute in float64."
+                f"{self.progress.epoch}: {self.options.explain_overflow()}"
             )
 
     def _stop_reason(self, epoch: int) -> StopReason | None:

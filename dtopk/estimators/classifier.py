@@ -20,7 +20,6 @@ from sklearn.utils.validation import (
     check_consistent_length,
     check_is_fitted,
     column_or_1d,
-    validate_data,
 )
 
 from dtopk.engine import (
@@ -60,7 +59,7 @@ from dtopk.estimators.evaluation_sets import (
     check_split,
     make_evaluation_options,
 )
-from dtopk.estimators.inputs import load_zarr
+from dtopk.estimators.inputs import load_zarr, validate_data
 from dtopk.estimators.linear import (
     CertifiedLinearModel,
     EpochLines,

@@ -18,13 +18,12 @@ from sklearn.utils.validation import (
     _check_sample_weight,
     check_is_fitted,
     column_or_1d,
-    validate_data,
 )
 
 from dtopk.engine import ArrayRows, Candidate, FitOptions, FitResult, StartPoint, fit, fit_many
 from dtopk.estimators.classifier import TopKClassifier
 from dtopk.estimators.dask_arrays import DaskArray, is_dask_array
-from dtopk.estimators.inputs import load_zarr
+from dtopk.estimators.inputs import load_zarr, validate_data
 from dtopk.estimators.linear import EpochLines, feature_dtypes
 from dtopk.estimators.parameters import make_options, weigh_classes
 from dtopk.evaluation import rank_true_classes

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import sklearn.utils.validation
 import zarr
 from numpy.typing import NDArray
 
@@ -14,6 +15,23 @@ Array = NDArray[Any]
 
 _SHARE_OF_FREE = 0.6
 """Share of the free memory that features may take; the duals and the weights need theirs."""
+
+
+def validate_data(estimator: Any, *arrays: Any, **options: Any) -> Any:
+    """Have scikit-learn validate arrays, and say nothing of sums that overflow in that.
+
+    It looks at the sum of all features first, which of large ones is infinite, or NaN.
+
+    Parameters
+    ----------
+    estimator : estimator
+    *arrays
+        X, or X and y.
+    **options
+        Of `sklearn.utils.validation.validate_data`.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return sklearn.utils.validation.validate_data(estimator, *arrays, **options)
 
 
 def load_zarr(X: zarr.Array[Any]) -> Array:

@@ -15,7 +15,6 @@ from sklearn.utils.validation import (
     _check_sample_weight,
     check_consistent_length,
     check_is_fitted,
-    validate_data,
 )
 
 from dtopk.engine import FLOAT32_TOL, Callback
@@ -35,6 +34,7 @@ from dtopk.estimators.gram import (
     choose_gamma,
     make_products,
 )
+from dtopk.estimators.inputs import validate_data
 from dtopk.estimators.kernel_run import KernelFit, KernelRows, fit_kernel
 from dtopk.estimators.linear import STOPS_ON_REQUEST, EpochLines, feature_dtypes
 from dtopk.estimators.parameters import make_options, weigh_classes

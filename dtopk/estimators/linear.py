@@ -10,10 +10,9 @@ import zarr
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import validate_data
 
 from dtopk.engine import FLOAT32_TOL, Callback, EpochRecord, FitResult, Rows
-from dtopk.estimators.inputs import iter_features
+from dtopk.estimators.inputs import iter_features, validate_data
 from dtopk.losses import what_is_certified
 from dtopk.solvers.certificate import Certificate
 from dtopk_storage import FeatureStore

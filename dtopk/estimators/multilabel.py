@@ -16,7 +16,6 @@ from sklearn.utils.validation import (
     _check_sample_weight,
     check_consistent_length,
     check_is_fitted,
-    validate_data,
 )
 
 from dtopk.engine import ArrayRows, Callback, Rows, StoreRows, find_improper, fit
@@ -28,7 +27,7 @@ from dtopk.estimators.evaluation_sets import (
     check_split,
     make_evaluation_options,
 )
-from dtopk.estimators.inputs import load_zarr
+from dtopk.estimators.inputs import load_zarr, validate_data
 from dtopk.estimators.linear import CertifiedLinearModel, EpochLines, batch_rows, feature_dtypes
 from dtopk.estimators.parameters import make_options
 from dtopk.evaluation import (

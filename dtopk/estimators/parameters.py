@@ -1,6 +1,7 @@
 """Turn an estimator's parameters into the engine's options."""
 
 import math
+import sys
 from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
@@ -48,7 +49,7 @@ def make_options(parameters: Mapping[str, Any]) -> FitOptions:
         if not (parameters[name] is None and name in _MAY_BE_NONE):
             check_number(name, parameters[name], kind)
     scaling, block_size = parameters["intercept_scaling"], parameters["block_size"]
-    if not (math.isfinite(scaling) and scaling > 0):
+    if not 0 < scaling <= sys.float_info.max:
         raise ValueError(f"intercept_scaling must be finite and above 0, got {scaling!r}.")
     if block_size is not None and block_size < 1:
         raise ValueError(f"block_size must be None or at least 1, got {block_size!r}.")

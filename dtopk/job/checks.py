@@ -148,7 +148,11 @@ def parse_bytes(name: str, text: str) -> int:
         The size in bytes.
     """
     match = _BYTES_PATTERN.fullmatch(text)
-    if match is None or match[2].upper() not in _BYTES_PER_UNIT or float(match[1]) == 0:
+    if (
+        match is None
+        or match[2].upper() not in _BYTES_PER_UNIT
+        or not 0 < float(match[1]) * _BYTES_PER_UNIT[match[2].upper()] < 2**63
+    ):
         raise JobValueError(
             f"{name} must be 'auto' or a size above 0 such as '512MB' or '4GiB', got {text!r}.",
             name,

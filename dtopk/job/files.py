@@ -96,15 +96,15 @@ def _load(path: PathLike, overrides: Sequence[str], run_dir: str, *, is_sweep: b
     tables = _read_tables(path)
     with _naming_place(in_file):
         _check_known(tables)
-    tables.setdefault("output", {}).setdefault("run_dir", OutputSection.run_dir)
-    _make_paths_absolute(tables, path.parent)
+        tables.setdefault("output", {}).setdefault("run_dir", OutputSection.run_dir)
+        _make_paths_absolute(tables, path.parent)
     places = {}
     for text in overrides:
         section, key, value = _parse_override(text)
         changes = {section: {key: value}}
         with _naming_place(f"In --set {_hide_secrets(text, key)}."):
             _check_known(changes)
-        _make_paths_absolute(changes, Path.cwd())
+            _make_paths_absolute(changes, Path.cwd())
         tables.setdefault(section, {}).update(changes[section])
         places[f"{section}.{key}"] = f"--set {redact(text)}"
     if run_dir:
@@ -209,12 +209,12 @@ def _read_tables(path: AnyPath) -> dict[str, Any]:
     if path.is_dir():
         raise ValueError(f"{wanted} got {str(path)!r}, which is a folder.")
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = _parse_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ValueError(f"job file {str(path)!r} does not exist.") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{wanted} got {str(path)!r}, which is not text in UTF-8.") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise ValueError(f"job file {str(path)!r} must be TOML: {error}.") from error
     _check_version(tables, path)
     for name, values in tables.items():
@@ -222,6 +222,26 @@ def _read_tables(path: AnyPath) -> dict[str, Any]:
             raise ValueError(
                 f"{name!r} must stand in a section such as [model], got it outside of one. "
                 f"In {str(path)!r}."
+            )
+    return tables
+
+
+def _parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML, with no more than it promises: whole numbers of 64 bits."""
+    try:
+        tables = tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError("its values are nested too deeply") from error
+    waiting: list[Any] = [tables]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise ValueError(
+                f"a whole number in it has {value.bit_length():,} bits, where 64 are the most"
             )
     return tables
 
@@ -251,8 +271,8 @@ def _parse_override(text: str) -> tuple[str, str, Any]:
 
 def _parse_value(text: str) -> Any:
     try:
-        values = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+        values = _parse_toml(f"value = {text}")
+    except ValueError:
         return text
     # More than one key: the text held a newline, so that it is no single TOML value. A time, which
     # no key takes, is meant as the text that a batch system reads.
@@ -268,8 +288,24 @@ def _hide_secrets(text: str, key: str) -> str:
 def _make_paths_absolute(tables: Mapping[str, Any], folder: AnyPath) -> None:
     for section, key in _PATHS:
         value = tables.get(section, {}).get(key)
-        if isinstance(value, str) and value and not _is_address(key, value):
-            tables[section][key] = _join(folder, Path(value).expanduser())
+        if not isinstance(value, str) or not value:
+            continue
+        if "\0" in value:
+            name = f"{section}.{key}"
+            raise JobValueError(f"{name} must be a path, got {value!r}.", name)
+        if not _is_address(key, value):
+            tables[section][key] = _join(folder, _expand_user(section, key, value))
+
+
+def _expand_user(section: str, key: str, value: str) -> Path:
+    try:
+        return Path(value).expanduser()
+    except RuntimeError as error:
+        raise JobValueError(
+            f"{section}.{key} must begin with the name of a user where it begins with '~', got "
+            f"{value!r}. Write './~' for a folder of that name.",
+            f"{section}.{key}",
+        ) from error
 
 
 def _join(folder: AnyPath, path: Path) -> str:

@@ -12,6 +12,8 @@ from dtopk.job.checks import JobValueError, check_choice
 from dtopk.job.config import TrainJob
 from dtopk.job.sweep_config import Setting, SweepJob, iter_grid, values_key
 from dtopk.losses import Loss, make_loss
+from dtopk_storage.errors import DatasetError, describe_error
+from dtopk_storage.npy_files import map_array
 
 
 def build_loss(job: TrainJob) -> Loss:
@@ -48,7 +50,7 @@ def _read_matrix(path: Path) -> NDArray[np.float64]:
     wanted = "label_cost must be a .npy or .csv file of numbers,"
     try:
         if path.suffix == ".npy":
-            matrix = np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
+            matrix = np.array(map_array(path), dtype=np.float64)
         else:
             matrix = np.loadtxt(path, delimiter=",", ndmin=2)
         if matrix.size == 0:
@@ -56,8 +58,10 @@ def _read_matrix(path: Path) -> NDArray[np.float64]:
         return matrix
     except OSError as error:
         raise ValueError(f"{wanted} got {str(path)!r}: {error.strerror or error}.") from error
-    except (EOFError, ValueError) as error:
-        raise ValueError(f"{wanted} got {str(path)!r}: {error}") from error
+    except DatasetError as error:
+        raise ValueError(f"{wanted} got another: {error}") from error
+    except Exception as error:  # numpy does not say what it raises for a damaged file.
+        raise ValueError(f"{wanted} got {str(path)!r}: {describe_error(error)}") from error
 
 
 def check_names(job: TrainJob) -> None:

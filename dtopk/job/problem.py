@@ -324,9 +324,13 @@ def _standardization(
         mean = store.mean
     if job.data.scale:
         # A feature that never changes stays as it is.
-        inverse_scale = 1.0 / np.where(store.std > 0, store.std, 1.0)
+        with np.errstate(over="ignore"):
+            inverse_scale = 1.0 / np.where(store.std > 0, store.std, 1.0)
     dtype = job.solver.dtype
-    return mean.astype(dtype).astype(np.float64), inverse_scale.astype(dtype).astype(np.float64)
+    # What the type cannot hold becomes infinite, and is refused with the other options.
+    with np.errstate(over="ignore", under="ignore"):
+        mean, inverse_scale = mean.astype(dtype), inverse_scale.astype(dtype)
+    return mean.astype(np.float64), inverse_scale.astype(np.float64)
 
 
 def _make_start(store: FeatureStore, job: TrainJob) -> StartPoint | None:

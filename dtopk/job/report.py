@@ -1,8 +1,6 @@
 """Collect what a page about some runs shows, from their folders and their stores."""
 
-import csv
 import datetime
-import io
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -131,9 +129,6 @@ def collect_run(
 
 
 def _read_history(folder: RunFolder) -> list[Epoch]:
-    if not folder.history.is_file():
-        return []
-    text = folder.history.read_text(encoding="utf-8")
     return [
         Epoch(
             epoch=int(row["epoch"]),
@@ -144,7 +139,7 @@ def _read_history(folder: RunFolder) -> list[Epoch]:
                 name: float(value) for name, value in row.items() if "/top_" in name and value
             },
         )
-        for row in csv.DictReader(io.StringIO(text, newline=""))
+        for row in folder.read_history()
     ]
 
 

@@ -17,6 +17,8 @@ from typing import Any
 from dtopk.atomic import write_text
 from dtopk.launch.submit import SUBMISSION
 from dtopk_storage import CheckpointError, RunState, open_run_state
+from dtopk_storage.errors import describe_error
+from dtopk_storage.json_files import parse_object, parse_record
 from dtopk_storage.paths import AnyPath, as_path, delete_tree, put_tree
 
 _PLACEHOLDER = re.compile(r"\{[^{}/]*\}")
@@ -199,12 +201,11 @@ class RunFolder:
             If it is not as it was written.
         """
         try:
-            record = RunRecord(**json.loads(self.record.read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
+            return parse_record(self.record.read_text(encoding="utf-8"), RunRecord)
+        except ValueError as error:
             raise CheckpointError(
                 f"{str(self.record)!r} must be as dtopk wrote it, but it is not: {error}."
             ) from error
-        return dataclasses.replace(record, resumed_at=tuple(record.resumed_at))
 
     def write_record(self, record: RunRecord) -> None:
         """Write it, or write it anew."""
@@ -221,7 +222,15 @@ class RunFolder:
         manifest = self.open_state().load()
         if manifest is None:
             return None
-        return Checkpoint(epochs=manifest["progress"]["epoch"], saved=manifest["saved"])
+        progress = manifest.get("progress")
+        epochs = progress.get("epoch") if isinstance(progress, dict) else None
+        saved = manifest.get("saved")
+        if type(epochs) is not int or not isinstance(saved, int | float):
+            raise CheckpointError(
+                f"state of {str(self.path)!r} must say after which epoch it was saved, and when, "
+                f"got {epochs!r} and {saved!r}."
+            )
+        return Checkpoint(epochs=epochs, saved=saved)
 
     def has_ended(self) -> bool:
         """Whether there is a result, and nothing that the same job would do in the folder."""
@@ -231,10 +240,51 @@ class RunFolder:
         """Whether the run was asked to stop before its first commit, and so left only a result."""
         if not self.result.is_file():
             return False
-        result = json.loads(self.result.read_text(encoding="utf-8"))
+        result = self.read_result()
         # Not where a state has been, and was deleted: its run would be lost.
         never_committed = not result.get("committed", True)
-        return bool(never_committed and result["resumable"] and self.find_checkpoint() is None)
+        return bool(never_committed and result.get("resumable")) and self.find_checkpoint() is None
+
+    def read_result(self) -> dict[str, Any]:
+        """Read what came of the run, whatever it says.
+
+        Raises
+        ------
+        FileNotFoundError
+            If it has not come to its end.
+        CheckpointError
+            If it is damaged.
+        """
+        try:
+            return parse_object(self.result.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise CheckpointError(
+                f"{str(self.result)!r} must be as dtopk wrote it, but it is not: {error}."
+            ) from error
+
+    def read_history(self) -> list[dict[str, str]]:
+        """Read the lines of the history, which is none where there is no file.
+
+        Raises
+        ------
+        CheckpointError
+            If it is no table with the numbers of an epoch in each line.
+        """
+        if not self.history.is_file():
+            return []
+        try:
+            text = self.history.read_text(encoding="utf-8")
+            rows = list(csv.DictReader(io.StringIO(text, newline="")))
+            for row in rows:
+                if None in row or None in row.values():
+                    raise ValueError("a line has more or fewer values than the first")
+                int(row["epoch"]), float(row["seconds"]), float(row["relative_gap"])
+            return rows
+        except (ValueError, KeyError, csv.Error) as error:
+            raise CheckpointError(
+                f"{str(self.history)!r} must be as dtopk wrote it, but it is not: "
+                f"{describe_error(error)}."
+            ) from error
 
     def claim(self, record: RunRecord, job_toml: str) -> None:
         """Make the folder this run's; what a run has left that was killed early is overwritten.

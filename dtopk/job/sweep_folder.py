@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from dtopk.atomic import write_text
 from dtopk.engine import EpochRecord, FitResult
@@ -17,6 +18,7 @@ from dtopk.job.run_folder import RunFolder, RunRecord
 from dtopk.job.sweep_config import Setting, SweepJob, values_key
 from dtopk.model import Model, load_model
 from dtopk_storage import CheckpointError
+from dtopk_storage.json_files import parse_object, parse_record
 from dtopk_storage.paths import AnyPath, delete_tree
 
 _FREE_KEYS = frozenset(
@@ -192,12 +194,26 @@ class SweepFolder:
         if not (self.record.is_file() and self.job.is_file()):
             return None
         try:
-            record = RunRecord(**json.loads(self.record.read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
+            return parse_record(self.record.read_text(encoding="utf-8"), RunRecord)
+        except ValueError as error:
             raise CheckpointError(
                 f"{str(self.record)!r} must be as dtopk wrote it, but it is not: {error}."
             ) from error
-        return dataclasses.replace(record, resumed_at=tuple(record.resumed_at))
+
+    def read_result(self) -> dict[str, Any]:
+        """Read what came of the sweep, whatever it says.
+
+        Raises
+        ------
+        CheckpointError
+            If it is no JSON object.
+        """
+        try:
+            return parse_object(self.result.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise CheckpointError(
+                f"{str(self.result)!r} must be as dtopk wrote it, but it is not: {error}."
+            ) from error
 
     def write_record(self, record: RunRecord) -> None:
         """Write it, or write it anew."""
@@ -220,13 +236,11 @@ class SweepFolder:
         if not path.is_file():
             return None
         try:
-            fields = json.loads(path.read_text(encoding="utf-8"))
-            names = [field.name for field in dataclasses.fields(UnitResult)]
-            values = {name: fields[name] for name in names} | {"splits": tuple(fields["splits"])}
+            result = parse_record(path.read_text(encoding="utf-8"), UnitResult, more=True)
             if not (folder / "model.npz").is_file():
                 raise ValueError("its model is gone")
-            return UnitResult(**values)
-        except (ValueError, TypeError, KeyError) as error:
+            return result
+        except ValueError as error:
             raise CheckpointError(
                 f"{str(path)!r} must be as dtopk wrote it, but it is not: {error}. Delete "
                 f"{str(folder)!r} to train the setting anew."
@@ -265,10 +279,10 @@ class SweepFolder:
         """Read where a training is recorded; empty: nowhere."""
         path = self.unit(unit) / "mlflow.json"
         try:
-            fields: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+            fields = parse_object(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return fields
+        return {name: str(value) for name, value in fields.items()}
 
     def write_mlflow(self, unit: Unit, fields: Mapping[str, str]) -> None:
         """Write where a training is recorded."""

@@ -1,6 +1,5 @@
 """Recompute a run's certificate from its files, and hold it against what the run wrote."""
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -79,18 +78,19 @@ def read_result(folder: RunFolder) -> dict[str, Any]:
         If there is none, as of a run that did not come to its end, or it is damaged.
     """
     try:
-        fields = json.loads(folder.result.read_text(encoding="utf-8"))
+        fields = folder.read_result()
     except FileNotFoundError as error:
         raise CheckpointError(
             f"run {str(folder.path)!r} must have a 'result.json', but it did not come to its end."
         ) from error
-    except ValueError as error:
-        raise CheckpointError(f"{str(folder.result)!r} must be JSON: {error}.") from error
     for name in ("primal", "dual", "relative_gap"):
-        if not isinstance(fields, dict) or not isinstance(fields.get(name), float):
+        if not isinstance(fields.get(name), float):
             raise CheckpointError(f"{str(folder.result)!r} must have a number {name!r}, got none.")
-    result: dict[str, Any] = fields
-    return result
+    if type(fields.get("epochs")) is not int:
+        raise CheckpointError(
+            f"{str(folder.result)!r} must have a whole number 'epochs', got none."
+        )
+    return fields
 
 
 def _check_sizes(model: Model, store: FeatureStore, folder: RunFolder) -> None:

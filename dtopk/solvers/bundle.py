@@ -15,6 +15,7 @@ References
 .. [2] Teo, Vishwanathan, Smola, Le. Bundle Methods for Regularized Risk Minimization. JMLR 2010.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +30,8 @@ BASE = 0
 _CHANGES = 1000
 """Changes of the active set after which a mixture is good enough."""
 _CLOSE = 1e-13
+_PRODUCTS_EPS = 16 * float(np.finfo(np.float64).eps)
+"""Relative rounding of products of atoms, and of their sum."""
 _ZERO = 1e-14
 """Weights below this are zero."""
 
@@ -74,6 +77,30 @@ class Bundle:
     def value(self) -> float:
         """D of the mixture."""
         return _value(self._linear, self._gram, self.weights)
+
+    def bound(self, eps: float) -> float:
+        """Return what D of the mixture is at least, as atoms and linear terms are rounded sums.
+
+        Where large atoms all but cancel in the mixture, what is left of them may be rounding: its
+        norm, of which D has half the square, is taken for larger by `eps` times the norms of the
+        atoms, and the linear terms for less by as much of theirs.
+
+        Parameters
+        ----------
+        eps : float
+            Of the type of the atoms.
+
+        Returns
+        -------
+        float
+            No more than :attr:`value`.
+        """
+        size = float(self.weights @ np.sqrt(np.maximum(np.diag(self._gram), 0.0)))
+        square = max(float(self.weights @ self._gram @ self.weights), 0.0)
+        # The products are float64 sums, and they cancel too.
+        square += _PRODUCTS_EPS * size * size
+        linear = float(self.weights @ (self._linear - eps * np.abs(self._linear)))
+        return linear - 0.5 * (math.sqrt(square) + eps * size) ** 2
 
     @property
     def mixture(self) -> dict[int, float]:

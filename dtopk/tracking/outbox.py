@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from dtopk_storage.json_files import parse_object
 from dtopk_storage.paths import AnyPath, write_whole
 
 Entry = dict[str, Any]
@@ -162,12 +163,15 @@ def read_kept(path: AnyPath) -> tuple[Entry, list[Entry]] | None:
     """
     if not path.is_file():
         return None
-    lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise _damaged(path, str(error)) from error
     entries: list[Entry] = []
     for number, line in enumerate(lines, 1):
         try:
-            entries.append(dict(json.loads(line)))
-        except (ValueError, TypeError) as error:
+            entries.append(parse_object(line))
+        except ValueError as error:
             # A process that was killed may have written part of the last line.
             if number < len(lines):
                 raise _damaged(path, f"line {number}: {error}") from error

@@ -1,6 +1,8 @@
 """One array in one file: a header, the values, a checksum; storage/README.md has the format."""
 
+import dataclasses
 import json
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 
 from dtopk_storage.errors import CheckpointError
 from dtopk_storage.files import Bytes, as_bytes
+from dtopk_storage.json_files import parse_record
 
 REMEDY = "The run cannot go on from this state: delete it and start the run anew."
 """What to do about a state that is damaged, as the last sentence of a message."""
@@ -24,6 +27,17 @@ _CHECKSUM_BYTES = 4
 _DTYPES = ("float32", "float64", "int64")
 # What saves less than a sixteenth is kept as it is: it is then read without a copy.
 _WORTH_COMPRESSING = 15 / 16
+_BLOSC_HEADER_BYTES = 16
+"""Of a blosc buffer; from byte 4 on the sizes unpacked, of a block, and packed, 4 bytes each."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Header:
+    format: int
+    dtype: str
+    shape: tuple[int, ...]
+    codec: str
+    payload_bytes: int
 
 
 def encode_array(values: NDArray[Any]) -> list[Bytes | bytes]:
@@ -70,20 +84,31 @@ def decode_array(raw: Bytes, where: str) -> NDArray[Any]:
     """
     try:
         header, start = _decode_header(raw)
-        expected = start + int(header["payload_bytes"]) + _CHECKSUM_BYTES
-    except (ValueError, KeyError, TypeError) as error:
+        expected = start + header.payload_bytes + _CHECKSUM_BYTES
+    except ValueError as error:
         raise CheckpointError(
             f"{where!r} must begin as an array of a run's state does, got something else. {REMEDY}"
         ) from error
     if len(raw) != expected:
         raise CheckpointError(f"{where!r} must be {expected} bytes, got {len(raw)}. {REMEDY}")
     _check(raw, where)
-    if header["format"] != _FORMAT:
+    if header.format != _FORMAT:
         raise CheckpointError(
-            f"{where!r} must be of format {_FORMAT}, got {header['format']!r}. "
+            f"{where!r} must be of format {_FORMAT}, got {header.format!r}. "
             f"A newer version of dtopk wrote it: go on with that one."
         )
-    return _decompress(header, raw[start:-_CHECKSUM_BYTES])
+    body = raw[start:-_CHECKSUM_BYTES]
+    if not _holds(header, body):
+        raise CheckpointError(
+            f"{where!r} must hold as many values as its header says, {header.dtype[:20]!r} of "
+            f"shape {header.shape[:8]}, got others. {REMEDY}"
+        )
+    try:
+        return _decompress(header, body)
+    except (RuntimeError, ValueError) as error:
+        raise CheckpointError(
+            f"{where!r} must hold values compressed with blosc, got something else. {REMEDY}"
+        ) from error
 
 
 def _encode_header(values: NDArray[Any], codec: str, payload_bytes: int) -> bytes:
@@ -101,13 +126,25 @@ def _encode_header(values: NDArray[Any], codec: str, payload_bytes: int) -> byte
     return _MAGIC + len(text).to_bytes(4, "little") + text
 
 
-def _decode_header(raw: Bytes) -> tuple[dict[str, Any], int]:
+def _decode_header(raw: Bytes) -> tuple[_Header, int]:
     prefix = raw[:_PREFIX_BYTES].tobytes()
     if len(prefix) < _PREFIX_BYTES or not prefix.startswith(_MAGIC):
         raise ValueError(f"magic {prefix!r}")
     start = _PREFIX_BYTES + int.from_bytes(prefix[len(_MAGIC) :], "little")
-    header = json.loads(raw[_PREFIX_BYTES:start].tobytes())
-    return header, start
+    return parse_record(raw[_PREFIX_BYTES:start].tobytes(), _Header, more=True), start
+
+
+def _holds(header: _Header, body: Bytes) -> bool:
+    """Tell whether the values in a file are as many as its header says, before they get memory."""
+    if header.dtype not in _DTYPES or min(header.shape, default=0) < 0:
+        return False
+    size = math.prod(header.shape) * np.dtype(header.dtype).itemsize
+    if header.codec == "none":
+        return len(body) == size
+    if header.codec != "blosc" or len(body) < _BLOSC_HEADER_BYTES:
+        return False
+    unpacked, _, packed = np.frombuffer(body[4:_BLOSC_HEADER_BYTES].tobytes(), "<u4").tolist()
+    return bool((unpacked, packed) == (size, len(body)))
 
 
 def _checksum(pieces: Sequence[Bytes | bytes]) -> int:
@@ -142,11 +179,11 @@ def _compress(plain: Bytes) -> tuple[str, Bytes | bytes]:
     return "blosc", body
 
 
-def _decompress(header: dict[str, Any], body: Bytes) -> NDArray[Any]:
-    dtype = np.dtype(header["dtype"]).newbyteorder("<")
-    if header["codec"] == "none":
-        plain: NDArray[Any] = body.view(dtype).reshape(header["shape"])
+def _decompress(header: _Header, body: Bytes) -> NDArray[Any]:
+    dtype = np.dtype(header.dtype).newbyteorder("<")
+    if header.codec == "none":
+        plain: NDArray[Any] = body.view(dtype).reshape(header.shape)
         return plain if plain.flags.writeable else plain.copy()
-    values: NDArray[Any] = np.empty(header["shape"], dtype)
+    values: NDArray[Any] = np.empty(header.shape, dtype)
     numcodecs.Blosc().decode(body, out=as_bytes(values))
     return values

@@ -25,7 +25,7 @@ import zarr.storage
 from numpy.typing import DTypeLike, NDArray
 from zarr.core.buffer import default_buffer_prototype
 
-from dtopk_storage.errors import DatasetError
+from dtopk_storage.errors import DatasetError, describe_error
 from dtopk_storage.files import Bytes, as_bytes, read_pieces
 from dtopk_storage.objects import ObjectPath
 from dtopk_storage.paths import AnyPath, write_whole
@@ -34,6 +34,10 @@ from dtopk_storage.write_behind import WriteBehind
 
 Compression = Literal["none", "lz4", "lz4_sparse", "zstd"]
 COMPRESSIONS: tuple[Compression, ...] = ("none", "lz4", "zstd")
+
+MOST_CHUNK_BYTES = numcodecs.blosc.MAX_BUFFERSIZE
+"""Most bytes of a chunk that is compressed, unpacked, or in an object store: those of a blosc
+buffer."""
 
 _CHECKSUM_BYTES = 4
 _METADATA = "zarr.json"
@@ -278,10 +282,20 @@ class ChunkedArray:
         start, stop = self.rows_of(chunk)
         if stop > start and isinstance(self.path, ObjectPath):
             return self._ahead.take(chunk)[: stop - start]
+        if stop == start:
+            return np.empty((0, *self.shape[1:]), self.dtype)
+        if self.chunk_bytes > MOST_CHUNK_BYTES:
+            self._check_file(chunk)
         values = np.empty((self.chunk_rows, *self.shape[1:]), self.dtype)
-        if stop > start:
-            self._read_into(chunk, values)
+        self._read_into(chunk, values)
         return values[: stop - start]
+
+    def _check_file(self, chunk: int) -> None:
+        """Refuse a chunk that is not as large as it must be, before it gets memory."""
+        try:
+            self._check_size(chunk, self.chunk_bytes, self.chunk_path(chunk).stat().st_size)
+        except FileNotFoundError as error:
+            raise self.error(f"{self.describe(chunk)} is missing. {self.remedy}") from error
 
     def _fetch(self, chunk: int) -> NDArray[Any]:
         """Read one chunk from an object store, with what pads it."""
@@ -306,20 +320,20 @@ class ChunkedArray:
         path = self.chunk_path(chunk)
         if isinstance(path, ObjectPath):
             raw = np.frombuffer(path.read_bytes(), np.uint8)
-            self._check_size(chunk, target, len(raw))
+            self._check_size(chunk, target.nbytes, len(raw))
             self._check(chunk, raw[:-_CHECKSUM_BYTES], raw[-_CHECKSUM_BYTES:])
             # Those bytes cannot be written to, and compiled code takes no such arrays.
             target[:] = raw[:-_CHECKSUM_BYTES]
             return
-        self._check_size(chunk, target, path.stat().st_size)
+        self._check_size(chunk, target.nbytes, path.stat().st_size)
         tail = np.empty(_CHECKSUM_BYTES, np.uint8)
         read_pieces(path, [target, tail])
         self._check(chunk, target, tail)
 
-    def _check_size(self, chunk: int, target: Bytes, size: int) -> None:
-        if size != target.nbytes + _CHECKSUM_BYTES:
+    def _check_size(self, chunk: int, values: int, size: int) -> None:
+        if size != values + _CHECKSUM_BYTES:
             raise self.error(
-                f"{self.describe(chunk)} must be {target.nbytes + _CHECKSUM_BYTES} bytes, "
+                f"{self.describe(chunk)} must be {values + _CHECKSUM_BYTES} bytes, "
                 f"got {size}. {self.remedy}"
             )
 
@@ -371,20 +385,22 @@ def open_array(
     """
     try:
         array = zarr.open_array(open_metadata(path), mode="r", zarr_format=3)
-    except (OSError, ValueError, KeyError, TypeError) as cause:
+        metadata = cast(dict[str, Any], array.metadata.to_dict())
+        compression = _compression_of(metadata["codecs"])
+        grid = metadata["chunk_grid"]
+        key_encoding = metadata["chunk_key_encoding"]
+        whole_rows = (
+            grid["name"] == "regular"
+            and tuple(grid["configuration"]["chunk_shape"][1:]) == (array.shape[1:])
+        )
+        plain_keys = key_encoding["name"] == "default" and (
+            key_encoding.get("configuration", {}).get("separator", "/") == "/"
+        )
+    except Exception as cause:  # zarr's own checks leave many kinds of nonsense to chance.
         raise_if_unreachable(path, cause)
-        raise error(f"{str(path)!r} must be a zarr v3 array, got: {cause} {remedy}") from cause
-    metadata = cast(dict[str, Any], array.metadata.to_dict())
-    compression = _compression_of(metadata["codecs"])
-    grid = metadata["chunk_grid"]
-    key_encoding = metadata["chunk_key_encoding"]
-    whole_rows = (
-        grid["name"] == "regular"
-        and tuple(grid["configuration"]["chunk_shape"][1:]) == (array.shape[1:])
-    )
-    plain_keys = key_encoding["name"] == "default" and (
-        key_encoding.get("configuration", {}).get("separator", "/") == "/"
-    )
+        raise error(
+            f"{str(path)!r} must be a zarr v3 array, got: {describe_error(cause)} {remedy}"
+        ) from cause
     if compression is None or not whole_rows or not plain_keys or array.ndim not in (1, 2):
         raise error(
             f"{str(path)!r} must have one or two dimensions, regular chunks of whole rows, "
@@ -392,7 +408,7 @@ def open_array(
             f"crc32c; got shape {array.shape}, chunks {grid['configuration']} and codecs "
             f"{[codec['name'] for codec in metadata['codecs']]}."
         )
-    return ChunkedArray(
+    opened = ChunkedArray(
         path=path,
         shape=array.shape,
         chunk_rows=array.chunks[0],
@@ -402,6 +418,24 @@ def open_array(
         error=error,
         remedy=remedy,
     )
+    _check_sizes(opened)
+    return opened
+
+
+def _check_sizes(array: ChunkedArray) -> None:
+    """Refuse sizes that no array of ours has, before they are given memory."""
+    if array.dtype.kind not in "fi" or min(array.shape, default=0) < 0 or array.chunk_rows < 1:
+        raise array.error(
+            f"{str(array.path)!r} must be an array of numbers, got {array.dtype} of shape "
+            f"{array.shape} in chunks of {array.chunk_rows} rows. {array.remedy}"
+        )
+    # An uncompressed chunk is as large as its file, which on a disk is looked at before.
+    is_plain_file = array.compression == "none" and not isinstance(array.path, ObjectPath)
+    if array.chunk_bytes > MOST_CHUNK_BYTES and not is_plain_file:
+        raise array.error(
+            f"chunks of {str(array.path)!r} must be at most {MOST_CHUNK_BYTES:,} bytes, unpacked, "
+            f"got {array.chunk_bytes:,}. {array.remedy}"
+        )
 
 
 def open_metadata(path: AnyPath) -> Any:

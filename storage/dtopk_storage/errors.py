@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+_MOST_CHARACTERS = 500
+
 
 class DatasetError(ValueError):
     """A store, or a source that one is made from, does not hold what it must.
@@ -32,6 +34,18 @@ class DatasetError(ValueError):
         """
         advice = self.advice.format_map(_Names(option_names))
         return f"{self.message} {advice}" if advice else self.message
+
+
+def describe_error(error: BaseException) -> str:
+    """Put what a library raised into one line of moderate length, with its kind if that is all.
+
+    Parameters
+    ----------
+    error : Exception
+    """
+    text = " ".join(str(error).split())[:_MOST_CHARACTERS]
+    # A KeyError is no more than the key.
+    return text if text and not isinstance(error, LookupError) else f"{type(error).__name__} {text}"
 
 
 class _Names(dict[str, str]):

@@ -1,10 +1,11 @@
 """The manifest of a store: the names of its arrays, and what they hold."""
 
+import collections
 import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from dtopk_storage.errors import DatasetError
@@ -14,6 +15,9 @@ ATTRIBUTE = "dtopk"
 FORMAT = "dtopk-store"
 FORMAT_VERSION = 1
 TRAIN = "train"
+MOST_FEATURES = 1 << 27
+"""Features of a row at most: 1 GiB in float64. What claims more is damaged, and no row of it is
+given memory."""
 
 FEATURES = "features"
 LABELS = "labels"
@@ -111,6 +115,12 @@ def parse_manifest(fields: Mapping[str, Any], place: str) -> Manifest:
     missing = sorted(set(names) - set(fields))
     if missing:
         raise DatasetError(f"manifest of {place} must have {missing[0]!r}, got none.")
+    for name in names:
+        if not _TYPES[name](fields[name]):
+            raise DatasetError(
+                f"{name!r} in the manifest of {place} must be as dtopk writes it, got "
+                f"{str(fields[name])[:100]!r}. Ingest it again."
+            )
     manifest = Manifest(**{name: fields[name] for name in names})
     manifest = dataclasses.replace(
         manifest,
@@ -122,6 +132,46 @@ def parse_manifest(fields: Mapping[str, Any], place: str) -> Manifest:
     )
     _check_fields(manifest, place)
     return manifest
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and 0 < value < 2**63
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def _are_splits(value: object) -> bool:
+    """Tell whether it is an object of lists of pairs of integers."""
+    return isinstance(value, dict) and all(
+        isinstance(ranges, list)
+        and all(isinstance(pair, list) and list(map(type, pair)) == [int, int] for pair in ranges)
+        for ranges in value.values()
+    )
+
+
+_TYPES: dict[str, Callable[[object], bool]] = {
+    "n_samples": _is_size,
+    "n_features": _is_size,
+    "dtype": _is_text,
+    "kind": _is_text,
+    "class_names": _are_names,
+    "class_name_type": _is_text,
+    "splits": _are_splits,
+    "has_sample_weight": _is_bool,
+    "has_row_id": _is_bool,
+    "provenance": lambda value: isinstance(value, dict),
+}
+"""What the value of each field must be in JSON."""
 
 
 def _check_version(fields: Mapping[str, Any], place: str) -> None:
@@ -150,6 +200,10 @@ def _check_fields(manifest: Manifest, place: str) -> None:
     if manifest.class_name_type not in ("str", "int"):
         raise DatasetError(
             f"class_name_type of {place} must be 'str' or 'int', got {manifest.class_name_type!r}."
+        )
+    if manifest.n_features > MOST_FEATURES:
+        raise DatasetError(
+            f"n_features of {place} must be at most {MOST_FEATURES:,}, got {manifest.n_features:,}."
         )
     check_class_names(manifest.class_names, manifest.class_name_type, place)
     check_splits(manifest.splits, manifest.n_samples, place)
@@ -184,7 +238,7 @@ def check_class_names(class_names: Sequence[str], kind: ClassNameType, place: st
         only = f"only {class_names[0]!r}" if class_names else "none"
         raise DatasetError(f"labels of {place} must have at least 2 classes, got {only}.")
     if len(set(class_names)) < len(class_names):
-        twice = next(name for name in class_names if list(class_names).count(name) > 1)
+        twice = collections.Counter(class_names).most_common(1)[0][0]
         raise DatasetError(f"class names of {place} must differ, got {twice!r} twice.")
     for name in class_names if kind == "int" else ():
         if not is_int64(name):

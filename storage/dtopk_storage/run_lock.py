@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from dtopk_storage.errors import CheckpointError
+from dtopk_storage.json_files import parse_record
 from dtopk_storage.locations import ObjectFolder, explain_full_disk, open_location
 
 logger = logging.getLogger(__name__)
@@ -149,8 +150,8 @@ def _find_start(pid: int) -> str:
 
 def _parse_holder(text: bytes) -> LockHolder | None:
     try:
-        return LockHolder(**json.loads(text))
-    except (ValueError, TypeError):
+        return parse_record(text, LockHolder)
+    except ValueError:
         return None
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from dtopk_storage.array_files import REMEDY, decode_array, encode_array
 from dtopk_storage.errors import CheckpointError
 from dtopk_storage.files import Bytes
+from dtopk_storage.json_files import parse_object
 from dtopk_storage.locations import Location, open_location
 
 logger = logging.getLogger(__name__)
@@ -148,6 +149,11 @@ class RunState:
                 f"{where!r} must be of format {_FORMAT}, got {fields.get('format')!r}. "
                 f"A newer version of dtopk wrote it: go on with that one."
             )
+        version = fields.get("version")
+        if not isinstance(version, str) or not _PART.fullmatch(version):
+            raise CheckpointError(
+                f"version in {where!r} must be the name of a folder, got {version!r}. {REMEDY}"
+            )
         return fields
 
     def delete_leftovers(self) -> None:
@@ -223,10 +229,10 @@ def _check_name(what: str, value: str, parts: int | None) -> None:
 
 def _parse_state(raw: Bytes, where: str) -> dict[str, Any]:
     try:
-        fields = json.loads(raw.tobytes())
+        fields = parse_object(raw.tobytes())
         stored = fields.pop("checksum")
         computed = _checksum(fields)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, RecursionError) as error:
         raise CheckpointError(
             f"{where!r} must be JSON with a checksum, got something else. {REMEDY}"
         ) from error
@@ -235,7 +241,7 @@ def _parse_state(raw: Bytes, where: str) -> dict[str, Any]:
             f"checksum of {where!r} must be {stored!r} as stored in it, got {computed!r}: it has "
             f"been changed. {REMEDY}"
         )
-    return dict(fields)
+    return fields
 
 
 def _as_json(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from dtopk_storage.chunked import (
     open_metadata,
     raise_if_unreachable,
 )
-from dtopk_storage.errors import DatasetError
+from dtopk_storage.errors import DatasetError, describe_error
 from dtopk_storage.label_rows import LabelRows, Labels
 from dtopk_storage.manifest import (
     ATTRIBUTE,
@@ -453,12 +453,12 @@ def _read_attribute(folder: AnyPath) -> dict[str, Any]:
     _check_folder(folder)
     try:
         group = zarr.open_group(open_metadata(folder), mode="r", zarr_format=3)
-    except (OSError, ValueError, KeyError, TypeError) as cause:
+        fields = group.attrs.asdict().get(ATTRIBUTE)
+    except Exception as cause:  # zarr's own checks leave many kinds of nonsense to chance.
         raise_if_unreachable(folder, cause)
         raise DatasetError(
-            f"store {path!r} must be a zarr v3 group, got: {cause} Ingest it again."
+            f"store {path!r} must be a zarr v3 group, got: {describe_error(cause)} Ingest it again."
         ) from cause
-    fields = group.attrs.asdict().get(ATTRIBUTE)
     if not isinstance(fields, dict):
         raise DatasetError(
             f"store {path!r} must have a manifest in its attribute {ATTRIBUTE!r}, got none. "

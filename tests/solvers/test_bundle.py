@@ -110,3 +110,22 @@ def test_shrunk_duals_have_a_share_of_their_weights():
     bundle.restart(3.0, 2.0)
     bundle.shrink(0.5)
     assert bundle.value == pytest.approx(1.5 - 0.5 * 0.25 * 2.0)
+
+
+def test_a_bound_takes_rounding_off_both_parts_of_the_value():
+    """One atom of norm 3 and linear term 4: D is 4 - 9/2, and with an eps of 1% at least
+    4 - 0.04 - (3 + 0.03)^2/2 = -0.63045."""
+    bundle = Bundle(0)
+    bundle.restart(4.0, 9.0)
+    assert bundle.value == pytest.approx(-0.5)
+    assert bundle.bound(0.01) == pytest.approx(-0.63045, rel=1e-12)
+
+
+def test_a_bound_of_atoms_that_cancel_is_below_what_their_products_leave():
+    """Two atoms of norm 1e18 that are opposite but for rounding: their products sum to -1e21."""
+    bundle = Bundle(2)
+    bundle.restart(0.0, 1e36)
+    bundle.add(1, 1.0, np.array([-1e36 * (1 + 4e-15)]), 1e36)
+    bundle.step(0.5)
+    assert bundle.value > 1e20
+    assert bundle.bound(np.finfo(float).eps) < 0

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from dtopk.atomic import write_text
+from dtopk_storage.json_files import parse_record
 
 SUBMISSION = "submission"
 """Name of the submission's folder in that of the run."""
@@ -130,18 +131,16 @@ class SubmissionFolder:
             If nothing was, or the record is not as it was written.
         """
         try:
-            fields = json.loads(self.record.read_text(encoding="utf-8"))
-            record = SubmissionRecord(**fields)
+            return parse_record(self.record.read_text(encoding="utf-8"), SubmissionRecord)
         except FileNotFoundError as error:
             raise ValueError(
                 f"run folder must be that of a submitted run, got {str(self.run)!r}, which has no "
                 f"{SUBMISSION}/{self.record.name}. `dtopk submit` makes one."
             ) from error
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             raise ValueError(
                 f"{str(self.record)!r} must be as dtopk wrote it, but it is not: {error}."
             ) from error
-        return dataclasses.replace(record, earlier=tuple(record.earlier))
 
     def note_attempt(self, attempt: Attempt) -> None:
         """Add a start of the run and its end, as a script does."""

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dtopk_storage.errors import DatasetError
 from dtopk_storage.indicator import read_indicator
+from dtopk_storage.ingest.label_values import decode_label
 from dtopk_storage.ingest.labels import LabelEncoder
 from dtopk_storage.label_rows import Labels
 from dtopk_storage.manifest import KINDS, ClassNameType
@@ -160,7 +161,7 @@ def _split_text(block: NDArray[Any], separator: str | None) -> ListBlock:
 
 def _split(item: object, separator: str | None) -> list[object]:
     """Return the labels in one text; an empty one has none."""
-    text = item.decode() if isinstance(item, bytes) else item
+    text = decode_label(item) if isinstance(item, bytes) else item
     if not isinstance(text, str):
         return [text]
     if not text.strip():

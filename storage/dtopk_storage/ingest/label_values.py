@@ -92,13 +92,25 @@ def _to_strings(values: NDArray[Any], at: Whereabouts) -> Values:
     items = values.tolist()
     if items and all(isinstance(item, int) for item in items):
         return _to_integers(np.array(items, object), at)
-    names = [item.decode() if isinstance(item, bytes) else item for item in items]
+    names = [decode_label(item) if isinstance(item, bytes) else item for item in items]
     for position, name in enumerate(names):
         if not isinstance(name, str) or not name:
-            raise DatasetError(
-                f"{at.what} must not be missing, got {name!r} {at.describe(position)}."
-            )
+            rule = "be text in UTF-8" if isinstance(name, bytes) else "not be missing"
+            raise DatasetError(f"{at.what} must {rule}, got {name!r:.100} {at.describe(position)}.")
     return np.array(names, np.str_)
+
+
+def decode_label(item: bytes) -> str | bytes:
+    """Make text of bytes, or leave them as they are where they are none.
+
+    Parameters
+    ----------
+    item : bytes
+    """
+    try:
+        return item.decode()
+    except UnicodeDecodeError:
+        return item
 
 
 def _refuse(wrong: NDArray[np.bool_], values: NDArray[Any], rule: str, at: Whereabouts) -> None:

@@ -11,9 +11,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dtopk_storage.errors import DatasetError
-from dtopk_storage.manifest import Kind, Ranges
-from dtopk_storage.wording import format_names
+from dtopk_storage.errors import DatasetError, describe_error
+from dtopk_storage.manifest import MOST_FEATURES, Kind, Ranges
+from dtopk_storage.wording import format_bytes, format_names
 
 IndexBase = Literal["auto", "0", "1"]
 
@@ -38,6 +38,9 @@ ROLE_NAMES: dict[Role, str] = {
 """What to call them in messages."""
 
 _BLOCK_BYTES = 8 << 20
+_FREE_BYTES = 64 << 20
+_MOST_EXPANSION = 10_000
+"""Zeros are compressed 1,032 times by deflate, and 255 times by blosc."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -270,7 +273,45 @@ def check_matrix(shape: Sequence[int], dtype: np.dtype[Any], place: str) -> None
             f"features must have shape (n_samples, n_features), none of them 0, "
             f"got {tuple(shape)} in {place}."
         )
+    check_width(shape[1], place)
     check_real(dtype, place)
+
+
+def check_width(n_features: int, place: str) -> None:
+    """Refuse rows that no memory can be had for.
+
+    Parameters
+    ----------
+    n_features : int
+    place : str
+        For the message.
+    """
+    if n_features > MOST_FEATURES:
+        raise DatasetError(
+            f"features must be at most {MOST_FEATURES:,} a row, got {n_features:,} in {place}."
+        )
+
+
+def check_stored(shape: Sequence[int], dtype: np.dtype[Any], stored: int, place: str) -> None:
+    """Refuse an array that is next to nothing but the value of what was never written.
+
+    A few bytes can claim any number of rows, all of which would be read.
+
+    Parameters
+    ----------
+    shape : sequence of int
+    dtype : dtype
+    stored : int
+        Bytes that it takes in its file.
+    place : str
+        For the message.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if size > _FREE_BYTES + _MOST_EXPANSION * stored:
+        raise DatasetError(
+            f"{place} must hold its values, compressed {_MOST_EXPANSION:,} times at most, got "
+            f"{format_bytes(stored)} for {format_bytes(size)} of shape {tuple(shape)}."
+        )
 
 
 def check_real(dtype: np.dtype[Any], place: str) -> None:
@@ -414,19 +455,22 @@ def require(package: str, extra: str) -> None:
 
 
 @contextlib.contextmanager
-def reading(place: str, *errors: type[Exception]) -> Iterator[None]:
+def reading(place: str) -> Iterator[None]:
     """Turn a library's errors about a file into one that names the file.
 
     Parameters
     ----------
     place : str
         What is read, for the message.
-    *errors : type
-        What the library raises.
+
+    Raises
+    ------
+    DatasetError
+        For whatever the library raises: which kinds a damaged file brings about is told by none.
     """
     try:
         yield
     except DatasetError:
         raise
-    except errors as error:
-        raise DatasetError(f"{place} must be readable, got: {error}") from error
+    except Exception as error:
+        raise DatasetError(f"{place} must be readable, got: {describe_error(error)}") from error

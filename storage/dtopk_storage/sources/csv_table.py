@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dtopk_storage.errors import DatasetError
+from dtopk_storage.errors import DatasetError, describe_error
 from dtopk_storage.sources.base import (
     Role,
     Source,
@@ -20,7 +20,7 @@ from dtopk_storage.sources.base import (
     choose_key,
     choose_vector_key,
 )
-from dtopk_storage.sources.text import open_binary
+from dtopk_storage.sources.text import open_binary, read_lines
 from dtopk_storage.wording import format_count
 
 _LINES = 1 << 13
@@ -136,7 +136,8 @@ class CsvSource(Source):
             open_binary(self.path) as file,
             io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text,
         ):
-            yield from filter(None, csv.reader(text, delimiter=self._delimiter()))
+            lines = read_lines(text, repr(str(self.path)))
+            yield from filter(None, csv.reader(lines, delimiter=self._delimiter()))
 
     def _tables(self, n_columns: int) -> Iterator[list[list[str]]]:
         """Read blocks of rows with the csv module, and refuse those of another length."""
@@ -180,9 +181,11 @@ class CsvSource(Source):
                     if any(column.null_count for column in batch.columns):
                         raise pa.ArrowInvalid("empty cell")
                     yield batch
-            except pa.ArrowInvalid as error:
+            except pa.ArrowException as error:
                 self._locate(n_columns, columns if kind == "float64" else [])
-                raise DatasetError(f"{str(self.path)!r} must be a table, got: {error}") from error
+                raise DatasetError(
+                    f"{str(self.path)!r} must be a table, got: {describe_error(error)}"
+                ) from error
 
     def _locate(self, n_columns: int, columns: list[int]) -> None:
         """Read with the csv module what pyarrow refused, for an error with row and column."""

@@ -17,12 +17,14 @@ from dtopk_storage.sources.base import (
     Vector,
     block_rows,
     check_matrix,
+    check_stored,
     choose_key,
     choose_vector_key,
     reading,
     require,
     vector_rows,
 )
+from dtopk_storage.sources.hdf5_heaps import check_strings
 
 
 class Hdf5Source(Source):
@@ -71,7 +73,7 @@ class Hdf5Source(Source):
                 names.append(name)
 
         place = repr(str(self.path))
-        with reading(place, OSError), h5py.File(self.path) as file:
+        with reading(place), h5py.File(self.path) as file:
             file.visititems(collect)
         return names
 
@@ -79,16 +81,21 @@ class Hdf5Source(Source):
     def _open(self, key: str) -> Iterator[Any]:
         import h5py
 
-        with reading(self._place(key), OSError, KeyError), h5py.File(self.path) as file:
+        with reading(self._place(key)), h5py.File(self.path) as file:
             dataset = file[key]
             if not dataset.shape:
                 raise DatasetError(f"{self._place(key)} must hold an array, got a single value.")
+            if not dataset.is_virtual:  # The values of a virtual one are in other datasets.
+                stored = dataset.id.get_storage_size()
+                check_stored(dataset.shape, dataset.dtype, stored, self._place(key))
             yield dataset
 
     def _stream(self, key: str, start: int, rows: int) -> Iterator[NDArray[Any]]:
         import h5py
 
         with self._open(key) as dataset:
+            if dataset.dtype.hasobject:
+                check_strings(dataset, self.path)
             view = dataset.asstr() if h5py.check_string_dtype(dataset.dtype) else dataset
             for first in range(start, dataset.shape[0], rows):
                 yield np.asarray(view[first : first + rows])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dtopk_storage.errors import DatasetError
+from dtopk_storage.npy_files import map_array
 from dtopk_storage.sources.base import (
     Role,
     Source,
@@ -65,18 +65,14 @@ class NpySource(Source):
         return True
 
     def _map(self) -> np.memmap[Any, Any]:
-        with reading(repr(str(self.path)), OSError, ValueError, EOFError):
-            array: np.memmap[Any, Any] = np.load(self.path, mmap_mode="r", allow_pickle=False)
-        if array.ndim == 0:
-            raise DatasetError(f"{str(self.path)!r} must hold an array, got a single value.")
-        return array
+        return map_array(self.path)
 
     def _read(self, array: np.memmap[Any, Any], first: int, count: int) -> NDArray[Any]:
         """Read rows from the file; through the map they would stay in the process's memory."""
         if not array.flags.c_contiguous:
             return array[first : first + count]
         row_bytes = array.shape[1] * array.dtype.itemsize
-        with reading(repr(str(self.path)), OSError):
+        with reading(repr(str(self.path))):
             flat = np.fromfile(
                 self.path,
                 array.dtype,

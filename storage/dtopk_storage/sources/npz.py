@@ -1,18 +1,16 @@
 """Several arrays in a zip file, each streamed without unpacking it."""
 
 import contextlib
-import dataclasses
 import shutil
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Iterator
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dtopk_storage.errors import DatasetError
+from dtopk_storage.npy_files import NpyHeader, read_header
 from dtopk_storage.sources.base import (
     FEATURE_KEYS,
     FEATURES_ADVICE,
@@ -29,17 +27,6 @@ from dtopk_storage.sources.base import (
 from dtopk_storage.wording import format_count
 
 _SKIP_BYTES = 8 << 20
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Header:
-    shape: tuple[int, ...]
-    is_column_major: bool
-    dtype: np.dtype[Any]
-
-    @property
-    def row_bytes(self) -> int:
-        return self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
 
 
 class NpzSource(Source):
@@ -80,24 +67,20 @@ class NpzSource(Source):
 
     def _names(self) -> list[str]:
         place = repr(str(self.path))
-        with reading(place, OSError, zipfile.BadZipFile), zipfile.ZipFile(self.path) as archive:
+        with reading(place), zipfile.ZipFile(self.path) as archive:
             return [name.removesuffix(".npy") for name in archive.namelist()]
 
     @contextlib.contextmanager
-    def _open(self, key: str) -> Iterator[tuple[IO[bytes], _Header]]:
+    def _open(self, key: str) -> Iterator[tuple[IO[bytes], NpyHeader]]:
         """Open a member and read its header."""
         place = self._place(key)
-        errors = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error)
         with (
-            reading(place, *errors),
+            reading(place),
             zipfile.ZipFile(self.path) as archive,
             archive.open(f"{key}.npy") as member,
         ):
-            header = _read_header(member)
-            if header.dtype.hasobject:
-                raise DatasetError(f"{place} must hold plain values, got pickled Python objects.")
-            if not header.shape:
-                raise DatasetError(f"{place} must hold an array, got a single value.")
+            size = archive.getinfo(f"{key}.npy").file_size
+            header = read_header(member, size, place)
             yield member, header
 
     def _stream(self, key: str, start: int) -> Iterator[NDArray[Any]]:
@@ -117,7 +100,7 @@ class NpzSource(Source):
 
 
 @contextlib.contextmanager
-def _unpack(member: IO[bytes], header: _Header) -> Iterator[NDArray[Any]]:
+def _unpack(member: IO[bytes], header: NpyHeader) -> Iterator[NDArray[Any]]:
     """Map a column-major array from a temporary file: its rows do not come one by one."""
     with tempfile.TemporaryFile() as file:
         shutil.copyfileobj(member, file, _SKIP_BYTES)
@@ -125,18 +108,6 @@ def _unpack(member: IO[bytes], header: _Header) -> Iterator[NDArray[Any]]:
         if file.tell() != header.shape[0] * header.row_bytes:
             raise EOFError("it ended early.")
         yield np.memmap(file, header.dtype, "r", shape=header.shape, order="F")
-
-
-def _read_header(member: IO[bytes]) -> _Header:
-    version = np.lib.format.read_magic(member)
-    if version == (1, 0):
-        fields = np.lib.format.read_array_header_1_0(member)
-    elif version == (2, 0):
-        fields = np.lib.format.read_array_header_2_0(member)
-    else:
-        raise ValueError(f"npy format version {version}, where 1.0 and 2.0 are known.")
-    shape, fortran_order, dtype = fields
-    return _Header(shape=shape, is_column_major=fortran_order and len(shape) > 1, dtype=dtype)
 
 
 def _skip(member: IO[bytes], size: int) -> None:

@@ -105,7 +105,6 @@ class ParquetSource(Source):
 
     def _files(self) -> list[Any]:
         require("pyarrow", "parquet")
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
         paths: list[Path] = [self.path]
@@ -115,14 +114,12 @@ class ParquetSource(Source):
                 raise DatasetError(f"{str(self.path)!r} must hold .parquet files, got none.")
         files = []
         for path in paths:
-            with reading(repr(str(path)), OSError, pa.ArrowException):
+            with reading(repr(str(path))):
                 files.append(pq.ParquetFile(path))
         return files
 
     def _batches(self, names: list[str], start: int, rows: int) -> Iterator[tuple[int, Any]]:
         """Read batches of columns from a row on; row groups before it are not read."""
-        import pyarrow as pa
-
         row = 0
         for file in self._files():
             for group in range(file.metadata.num_row_groups):
@@ -130,7 +127,7 @@ class ParquetSource(Source):
                 if row + count <= start:
                     row += count
                     continue
-                with reading(repr(str(self.path)), OSError, KeyError, pa.ArrowException):
+                with reading(repr(str(self.path))):
                     batches = file.iter_batches(rows, row_groups=[group], columns=names)
                     for batch in batches:
                         skipped = min(max(0, start - row), batch.num_rows)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dtopk_storage.errors import DatasetError
+from dtopk_storage.errors import DatasetError, describe_error
 from dtopk_storage.sources.base import (
     ListBlock,
     Role,
@@ -16,9 +16,10 @@ from dtopk_storage.sources.base import (
     SourceFeatures,
     Vector,
     block_rows,
+    check_width,
     refuse_key,
 )
-from dtopk_storage.sources.text import open_binary
+from dtopk_storage.sources.text import open_binary, read_line_blocks, read_lines
 from dtopk_storage.wording import format_count
 
 _SCAN_LINES = 4096
@@ -52,6 +53,7 @@ class SvmlightSource(Source):
         if n_features < 1:
             rows = format_count(self._n_samples, "row")
             raise DatasetError(f"{place} must have features, got none in {rows}.")
+        check_width(n_features, place)
 
         def blocks(start: int) -> Iterator[NDArray[Any]]:
             rows = min(_SCAN_LINES, block_rows(n_features, 8))
@@ -97,9 +99,9 @@ class SvmlightSource(Source):
         from sklearn.datasets import load_svmlight_file
 
         with open_binary(self.path) as file:
-            full = (line for line in file if line.split(b"#", 1)[0].strip())
-            lines = itertools.islice(full, start, None)
-            while block := list(itertools.islice(lines, rows)):
+            lines = read_lines(file, repr(str(self.path)))
+            full = (line for line in lines if line.split(b"#", 1)[0].strip())
+            for block in read_line_blocks(itertools.islice(full, start, None), rows):
                 place = f"rows {start}:{start + len(block)} of {str(self.path)!r}"
                 try:
                     # Labels come as tuples, of one where a line has one.
@@ -109,10 +111,10 @@ class SvmlightSource(Source):
                         multilabel=True,
                         zero_based=True,
                     )
-                except (ValueError, OverflowError) as error:
+                except Exception as error:
                     raise DatasetError(
                         f"{place} must be lines of `label index:value ...`, with a comma and no "
-                        f"space between labels, all of them numbers, got: {error}"
+                        f"space between labels, all of them numbers, got: {describe_error(error)}"
                     ) from error
                 yield X, y
                 start += len(block)

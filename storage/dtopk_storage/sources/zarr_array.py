@@ -1,5 +1,6 @@
 """An array of zarr, version 2 or 3, alone or in a group."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from dtopk_storage.chunked import MOST_CHUNK_BYTES
 from dtopk_storage.errors import DatasetError
 from dtopk_storage.sources.base import (
     FEATURE_KEYS,
@@ -17,14 +19,14 @@ from dtopk_storage.sources.base import (
     Vector,
     block_rows,
     check_matrix,
+    check_stored,
     choose_key,
     choose_vector_key,
     reading,
     refuse_key,
     vector_rows,
 )
-
-_ERRORS = (OSError, ValueError, KeyError, TypeError)
+from dtopk_storage.wording import format_bytes
 
 
 class ZarrSource(Source):
@@ -36,13 +38,13 @@ class ZarrSource(Source):
         if isinstance(node, zarr.Group):
             key = choose_key(
                 self.options.features_key,
-                _array_names(node),
+                self._names(node),
                 FEATURE_KEYS,
                 what="features",
                 place=place,
                 advice=FEATURES_ADVICE,
             )
-            node, place = node[key], f"{key!r} of {place}"
+            node, place = self._member(node, key), f"{key!r} of {place}"
         elif self.options.features_key is not None:
             raise DatasetError(
                 f"features of {place} must be taken without a key, since it is one array, got "
@@ -57,7 +59,7 @@ class ZarrSource(Source):
             stop = start
             while stop < array.shape[0]:
                 start, stop = stop, min((stop // rows + 1) * rows, array.shape[0])
-                with reading(place, *_ERRORS):
+                with reading(place):
                     block = np.asarray(array[start:stop])
                 yield block
 
@@ -73,8 +75,8 @@ class ZarrSource(Source):
         """Open an array with one value a row, or an indicator matrix."""
         node, place = self._node(), repr(str(self.path))
         if isinstance(node, zarr.Group):
-            key = choose_vector_key(key, _array_names(node), role, place)
-            node, place = node[key], f"{key!r} of {place}"
+            key = choose_vector_key(key, self._names(node), role, place)
+            node, place = self._member(node, key), f"{key!r} of {place}"
         else:
             refuse_key(key, role, place)
         array = _as_array(node, place)
@@ -82,7 +84,7 @@ class ZarrSource(Source):
 
         def blocks() -> Iterator[NDArray[Any]]:
             for first in range(0, array.shape[0], rows):
-                with reading(place, *_ERRORS):
+                with reading(place):
                     block = np.asarray(array[first : first + rows])
                 yield block
 
@@ -93,13 +95,17 @@ class ZarrSource(Source):
         """Whether it is an array and no group."""
         return isinstance(self._node(), zarr.Array)
 
+    def _names(self, group: zarr.Group) -> list[str]:
+        with reading(repr(str(self.path))):
+            return [name for name, _ in group.arrays()]
+
+    def _member(self, group: zarr.Group, key: str) -> Any:
+        with reading(f"{key!r} of {str(self.path)!r}"):
+            return group[key]
+
     def _node(self) -> Any:
-        with reading(repr(str(self.path)), *_ERRORS):
+        with reading(repr(str(self.path))):
             return zarr.open(self.path, mode="r")
-
-
-def _array_names(group: zarr.Group) -> list[str]:
-    return [name for name, _ in group.arrays()]
 
 
 def _whole_chunks(array: Any, rows: int) -> int:
@@ -111,4 +117,14 @@ def _whole_chunks(array: Any, rows: int) -> int:
 def _as_array(node: Any, place: str) -> Any:
     if not isinstance(node, zarr.Array) or node.ndim == 0:
         raise DatasetError(f"{place} must be an array with rows, got {node!r}.")
+    with reading(place):
+        dtype = np.dtype(node.dtype)
+        chunk_bytes = math.prod(node.chunks) * dtype.itemsize
+        stored = node.nbytes_stored()
+    check_stored(node.shape, dtype, stored, place)
+    if chunk_bytes > MOST_CHUNK_BYTES or min(node.chunks) < 1:
+        raise DatasetError(
+            f"chunks of {place} must be at most {format_bytes(MOST_CHUNK_BYTES)}, got "
+            f"{format_bytes(chunk_bytes)}."
+        )
     return node
