@@ -111,11 +111,13 @@ class Model:
             raise ValueError(f"W must be (n_features, n_classes), got shape {self.W.shape}.")
         for name in ("W", "intercept"):
             values = getattr(self, name)
-            if values.dtype not in (np.float32, np.float64) or not np.isfinite(values).all():
-                raise ValueError(
-                    f"{name} must be finite, of float32 or float64, got {values.dtype} or others."
-                )
-        if self.classes.dtype.kind not in "iU":
+            if values.dtype.kind != "f" or values.dtype.itemsize not in (4, 8):
+                raise ValueError(f"{name} must be of float32 or float64, got {values.dtype}.")
+            odd = np.argwhere(~np.isfinite(values))
+            if len(odd):
+                place = tuple(odd[0].tolist())
+                raise ValueError(f"{name} must be finite, got {values[place]} at {place}.")
+        if self.classes.dtype.kind not in "iuU":
             raise ValueError(f"classes must be integers or strings, got {self.classes.dtype}.")
         self._check_shape("intercept", self.intercept, self.n_classes)
         self._check_shape("classes", self.classes, self.n_classes)

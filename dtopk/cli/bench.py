@@ -38,7 +38,7 @@ _COUNT_OR_AUTO = click.IntRange(min=0)
     "--block-size",
     type=_COUNT_OR_AUTO,
     default=0,
-    help="Rows solved together.  [default: by the classes]",
+    help="Rows solved together.  [default: by the size of W]",
 )
 @click.option(
     "--threads",

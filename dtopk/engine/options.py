@@ -54,7 +54,7 @@ class FitOptions:
     dtype: str = "float32"
     """Of weights, scores and duals: 'float32' or 'float64'."""
     block_size: int = 0
-    """Rows solved together; 0: from the number of classes."""
+    """Rows solved together; 0: from the numbers of features and classes."""
     seed: int = 0
     """Of the order of the rows."""
     acceleration: str = "auto"

@@ -334,7 +334,7 @@ class PassMember(Member):
         metric[np.diag_indices(width)] += 1.0
         if not np.isfinite(metric).all():
             raise ValueError(
-                "sums of products of the features must stay finite, got others: "
+                "sums of products of the features must stay finite, but one has overflowed: "
                 f"{self.options.explain_overflow()}"
             )
         self.pulse()

@@ -143,7 +143,7 @@ class TopKClassifier(CalibratedClassifier, KeepsEvaluation, ClassifierMixin, Cer
     dtype : {'float32', 'float64'}, default='float32'
         Type of the weights and of the computation. The certificate is taken in float64.
     block_size : int or None, default=None
-        Rows that are solved together; None: chosen from the number of classes. Results depend on
+        Rows that are solved together; None: chosen from the size of W. Results depend on
         it by rounding alone.
     warm_start : bool, default=False
         Whether to start at the weights of the previous fit, of the same features and classes. It

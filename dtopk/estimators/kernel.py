@@ -106,7 +106,7 @@ class KernelTopKClassifier(CalibratedClassifier, ClassifierMixin, BaseEstimator)
     dtype : {'float32', 'float64'}, default='float32'
         Type of the Gram matrix and of the computation. Coefficients and certificate are float64.
     block_size : int or None, default=None
-        Rows that are solved together; None: chosen from the number of classes. Results depend on
+        Rows that are solved together; None: chosen from the size of W. Results depend on
         it by rounding alone.
     n_jobs : int or None, default=None
         Threads of the matrix products; None or -1: as many as the BLAS library is set to.

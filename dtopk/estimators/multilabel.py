@@ -94,7 +94,7 @@ class MultilabelClassifier(KeepsEvaluation, ClassifierMixin, CertifiedLinearMode
     dtype : {'float32', 'float64'}, default='float32'
         Type of the weights and of the computation. The certificate is taken in float64.
     block_size : int or None, default=None
-        Rows that are solved together; None: chosen from the number of classes.
+        Rows that are solved together; None: chosen from the size of W.
     n_jobs : int or None, default=None
         Threads of the matrix products; None or -1: as many as the BLAS library is set to.
     random_state : int, RandomState or None, default=None

@@ -28,7 +28,7 @@ class NpyHeader:
         return self.dtype.itemsize * math.prod(self.shape[1:])
 
 
-def read_header(file: IO[bytes], size: int, place: str) -> NpyHeader:
+def read_header(file: IO[bytes], size: int, place: str, *, may_go_on: bool = False) -> NpyHeader:
     """Read the header of an array, and leave the file at its first value.
 
     Parameters
@@ -38,6 +38,8 @@ def read_header(file: IO[bytes], size: int, place: str) -> NpyHeader:
         Bytes of the whole array, the header among them.
     place : str
         What to call it in messages.
+    may_go_on : bool
+        Whether something else may follow the array.
 
     Raises
     ------
@@ -55,7 +57,11 @@ def read_header(file: IO[bytes], size: int, place: str) -> NpyHeader:
     left = size - file.tell()
     # numpy divides by the size of a value, which ends the process where that is 0.
     is_odd = min(header.shape) < 0 or header.dtype.itemsize == 0
-    if is_odd or header.shape[0] * header.row_bytes != left:
+    if is_odd:
+        claimed = -1
+    else:
+        claimed = header.shape[0] * header.row_bytes
+    if not (0 <= claimed <= left if may_go_on else claimed == left):
         raise DatasetError(
             f"{place} must hold as many bytes as its header says, of {str(header.dtype)[:50]} of "
             f"shape {str(header.shape)[:100]}, got {left:,}."
@@ -82,7 +88,8 @@ def map_array(path: Path) -> np.memmap[Any, Any]:
     place = repr(str(path))
     try:
         with path.open("rb") as file:
-            header = read_header(file, os.fstat(file.fileno()).st_size, place)
+            size = os.fstat(file.fileno()).st_size
+            header = read_header(file, size, place, may_go_on=True)
             offset = file.tell()
             order: Literal["C", "F"] = "F" if header.is_column_major else "C"
             if 0 in header.shape:

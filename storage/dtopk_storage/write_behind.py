@@ -1,9 +1,8 @@
 """Objects that are written while their writer goes on, several at a time."""
 
 import collections
-import contextlib
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from types import TracebackType
 from typing import Self
 
@@ -16,7 +15,7 @@ class WriteBehind:
     """Makes writes one after the other on a disk, and several at a time in an object store.
 
     There each takes its time to be answered. As a context manager it waits for what is under way,
-    also where the block fails: nothing is written after it.
+    also where the block fails or is interrupted: nothing is written after it.
 
     Parameters
     ----------
@@ -29,6 +28,7 @@ class WriteBehind:
     def __init__(self, place: AnyPath, write_bytes: int) -> None:
         self._most = count_requests(write_bytes) if isinstance(place, ObjectPath) else 0
         self._under_way: collections.deque[Future[None]] = collections.deque()
+        self._failure: BaseException | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -63,10 +63,11 @@ class WriteBehind:
             Of this write, or of an earlier one.
         """
         if not self._most:
-            write()
+            self._write_here(write)
             return
         while len(self._under_way) >= self._most:
-            self._under_way.popleft().result()
+            self._end_first()
+        self._raise_failure()
         self._under_way.append(request_threads().submit(write))
 
     def wait(self) -> None:
@@ -75,16 +76,38 @@ class WriteBehind:
         Raises
         ------
         OSError
-            Of the first write that failed; the others have ended too.
+            Of the first write that failed, whether or not it was raised before.
         """
-        try:
-            while self._under_way:
-                self._under_way.popleft().result()
-        finally:
-            self.abandon()
+        while self._under_way:
+            self._end_first()
+        self._raise_failure()
 
     def abandon(self) -> None:
-        """Wait for what was put, however it ends."""
+        """Wait for what was put, however it ends; an interrupt is raised after that."""
+        interrupt: KeyboardInterrupt | None = None
         while self._under_way:
-            with contextlib.suppress(BaseException):
-                self._under_way.popleft().result()
+            try:
+                self._end_first()
+            except KeyboardInterrupt as error:
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
+
+    def _write_here(self, write: Callable[[], None]) -> None:
+        self._raise_failure()
+        try:
+            write()
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _end_first(self) -> None:
+        first = self._under_way[0]
+        # An interrupt leaves it where it is, to be waited for again.
+        wait([first])
+        self._under_way.popleft()
+        self._failure = self._failure or first.exception()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure

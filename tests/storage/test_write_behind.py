@@ -1,5 +1,8 @@
 """Writes behind their writer: several at a time, none lost, none after the end."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -91,11 +94,53 @@ def test_nothing_is_written_after_a_block_that_failed(writes):
     assert len(writes.done) == done
 
 
-def test_after_a_failure_nothing_waits(writes):
+@pytest.mark.parametrize("is_far", [True, False])
+def test_a_failure_is_raised_by_all_that_comes_after(writes, tmp_path, is_far):
+    """Who has caught it once cannot go on to a store that lacks a chunk."""
     writes.may_end.set()
-    behind = WriteBehind(FAR, 1)
-    behind.put(writes.make(0, OSError("no room")))
+    behind = WriteBehind(FAR if is_far else tmp_path, 1)
     with pytest.raises(OSError, match="no room"):
+        behind.put(writes.make(0, OSError("no room")))
         behind.wait()
-    behind.wait()
+    for _ in range(2):
+        with pytest.raises(OSError, match="no room"):
+            behind.wait()
+        with pytest.raises(OSError, match="no room"):
+            behind.put(writes.make(1))
     behind.abandon()
+    assert writes.done == []
+
+
+INTERRUPTED = """
+import os, signal, threading, time
+from dtopk_storage.objects import ObjectPath
+from dtopk_storage.write_behind import WriteBehind
+
+done = []
+
+def write(number):
+    time.sleep(1.5)
+    done.append(number)
+
+threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT]).start()
+try:
+    with WriteBehind(ObjectPath("memory://x"), 64 << 20) as behind:
+        for number in range(9):
+            behind.put(lambda number=number: write(number))
+except KeyboardInterrupt:
+    at_the_end = list(done)
+    time.sleep(2)
+    print(at_the_end == done, len(done))
+"""
+
+
+def test_an_interrupt_waits_for_what_is_under_way_and_is_raised():
+    run = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert run.stdout.split() == ["True", "3"], run.stderr

@@ -39,18 +39,18 @@ class ChunkAssembly:
 
     @property
     def rows_done(self) -> int:
-        """Rows in chunks that are on the disk."""
+        """Rows in chunks that are written, or on their way to an object store."""
         lengths = np.full(len(self._done), self._features.chunk_rows)
         lengths[-1] = self._features.shape[0] - self._features.rows_of(len(self._done) - 1)[0]
         return int(lengths[self._done].sum())
 
     @property
     def is_done(self) -> bool:
-        """Whether all chunks are on the disk."""
+        """Whether all chunks are written, or on their way."""
         return bool(self._done.all())
 
     def is_chunk_done(self, start: int, stop: int) -> bool:
-        """Tell whether the chunks of a range of rows are all on the disk.
+        """Tell whether the chunks of a range of rows are all written, or on their way.
 
         Parameters
         ----------
@@ -105,10 +105,12 @@ class ChunkAssembly:
         That order is what makes the statistics of a resumed ingest equal to the last bit. A
         chunk written before its turn, or before a break, is read back.
         """
+        if self._n_counted == len(self._done) or not self._done[self._n_counted]:
+            return
+        self._behind.wait()
         while self._n_counted < len(self._done) and self._done[self._n_counted]:
             start, stop = self._features.rows_of(self._n_counted)
             if any(low < stop and high > start for low, high in self._train):
-                self._behind.wait()
                 self._count(self._n_counted, self._features.read_chunk(self._n_counted))
             else:
                 self._n_counted += 1

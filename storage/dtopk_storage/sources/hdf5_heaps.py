@@ -8,7 +8,6 @@ there.
 
 import math
 import mmap
-import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,8 @@ from dtopk_storage.errors import DatasetError
 
 _MARK = b"GCOL\x01"
 """Signature and version."""
+_REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("number", "<u4")])
+"""What a dataset holds in the place of a string: its length, and which object of which heap."""
 _HEADER_BYTES = 16
 """Of a heap, and of an object in it, with sizes of 8 bytes, which all files have in practice."""
 
@@ -40,16 +41,37 @@ def check_strings(dataset: Any, path: Path) -> None:
     ------
     DatasetError
     """
-    _check_heaps(path)
     most = path.stat().st_size
-    for raw in _read_references(dataset, path):
-        # Each is a length of 4 bytes, and the place in a heap.
-        lengths = np.frombuffer(raw[: len(raw) // 16 * 16], "<u4")[::4]
-        if lengths.max(initial=0) > most:
-            raise DatasetError(
-                f"strings of {dataset.name!r} of {str(path)!r} must be no longer than the file, "
-                f"got one of {lengths.max():,} bytes. The file is damaged."
+    if most == 0:
+        return
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        if not _can_read_references(dataset):
+            _check_all_heaps(content, repr(str(path)))
+            return
+        checked: set[int] = set()
+        for raw in _read_references(dataset, path):
+            found = np.frombuffer(
+                raw[: len(raw) // _REFERENCE.itemsize * _REFERENCE.itemsize], _REFERENCE
             )
+            longest = found["length"].max(initial=0)
+            if longest > most:
+                raise DatasetError(
+                    f"strings of {dataset.name!r} of {str(path)!r} must be no longer than the "
+                    f"file, got one of {longest:,} bytes. The file is damaged."
+                )
+            for heap in set(np.unique(found["heap"]).tolist()) - checked:
+                checked.add(heap)
+                start = heap + dataset.file.userblock_size
+                if content[start : start + len(_MARK)] == _MARK:
+                    _check_heap(content, start, repr(str(path)))
+
+
+def _can_read_references(dataset: Any) -> bool:
+    """Tell whether what stands in the place of strings is stored plain, or with gzip alone."""
+    if dataset.chunks is None:
+        return True
+    is_filtered = dataset.shuffle or dataset.fletcher32 or dataset.scaleoffset is not None
+    return not is_filtered and dataset.compression in (None, "gzip")
 
 
 def _read_references(dataset: Any, path: Path) -> Iterator[bytes]:
@@ -61,9 +83,6 @@ def _read_references(dataset: Any, path: Path) -> Iterator[bytes]:
                 file.seek(offset)
                 yield file.read(dataset.id.get_storage_size())
             return
-        is_filtered = dataset.shuffle or dataset.fletcher32 or dataset.scaleoffset is not None
-        if is_filtered or dataset.compression not in (None, "gzip"):
-            return
         for number in range(dataset.id.get_num_chunks()):
             chunk = dataset.id.get_chunk_info(number)
             file.seek(chunk.byte_offset)
@@ -72,12 +91,15 @@ def _read_references(dataset: Any, path: Path) -> Iterator[bytes]:
             yield zlib.decompressobj().decompress(raw, size) if packed else raw
 
 
-def _check_heaps(path: Path) -> None:
-    """Refuse a file that has a global heap which does not end.
+def _check_all_heaps(content: mmap.mmap, place: str) -> None:
+    """Refuse a file that has a global heap which does not end; all of it is read.
 
     Parameters
     ----------
-    path : Path
+    content : mmap
+        Of the file.
+    place : str
+        For the message.
 
     Raises
     ------
@@ -87,14 +109,10 @@ def _check_heaps(path: Path) -> None:
     ----------
     .. [1] HDF5 File Format Specification 3.0, III.E, "Global Heap".
     """
-    with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            start = content.find(_MARK)
-            while start >= 0:
-                _check_heap(content, start, repr(str(path)))
-                start = content.find(_MARK, start + 1)
+    start = content.find(_MARK)
+    while start >= 0:
+        _check_heap(content, start, place)
+        start = content.find(_MARK, start + 1)
 
 
 def _check_heap(content: mmap.mmap, start: int, place: str) -> None:

@@ -1,7 +1,9 @@
 """An array of zarr, version 2 or 3, alone or in a group."""
 
 import math
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from dtopk_storage.sources.base import (
     check_stored,
     choose_key,
     choose_vector_key,
+    least_stored,
     reading,
     refuse_key,
     vector_rows,
@@ -51,7 +54,7 @@ class ZarrSource(Source):
                 f"{self.options.features_key!r}.",
                 advice="Leave {features_key} out.",
             )
-        array = _as_array(node, place)
+        array = _as_array(self.path, node, place)
         check_matrix(array.shape, array.dtype, place)
         rows = _whole_chunks(array, block_rows(array.shape[1], array.dtype.itemsize))
 
@@ -79,7 +82,7 @@ class ZarrSource(Source):
             node, place = self._member(node, key), f"{key!r} of {place}"
         else:
             refuse_key(key, role, place)
-        array = _as_array(node, place)
+        array = _as_array(self.path, node, place)
         rows = _whole_chunks(array, vector_rows(array.shape, array.dtype))
 
         def blocks() -> Iterator[NDArray[Any]]:
@@ -114,17 +117,32 @@ def _whole_chunks(array: Any, rows: int) -> int:
     return max(chunk_rows, rows // chunk_rows * chunk_rows)
 
 
-def _as_array(node: Any, place: str) -> Any:
+def _as_array(path: Path, node: Any, place: str) -> Any:
     if not isinstance(node, zarr.Array) or node.ndim == 0:
         raise DatasetError(f"{place} must be an array with rows, got {node!r}.")
     with reading(place):
         dtype = np.dtype(node.dtype)
         chunk_bytes = math.prod(node.chunks) * dtype.itemsize
-        stored = node.nbytes_stored()
+        stored = _count_stored(path, node, least_stored(node.shape, dtype))
     check_stored(node.shape, dtype, stored, place)
-    if chunk_bytes > MOST_CHUNK_BYTES or min(node.chunks) < 1:
+    if min(node.chunks) < 1:
+        raise DatasetError(f"chunks of {place} must have rows, got shape {node.chunks}.")
+    if chunk_bytes > MOST_CHUNK_BYTES:
         raise DatasetError(
             f"chunks of {place} must be at most {format_bytes(MOST_CHUNK_BYTES)}, got "
-            f"{format_bytes(chunk_bytes)}."
+            f"{format_bytes(chunk_bytes)}. Write it with smaller ones."
         )
     return node
+
+
+def _count_stored(path: Path, node: Any, enough: int) -> int:
+    """Count the bytes that an array takes in its folder, until they are enough."""
+    if not path.is_dir():
+        return int(node.nbytes_stored())
+    stored = 0
+    for folder, _, names in os.walk(path / node.path):
+        for name in names:
+            if stored >= enough:
+                return stored
+            stored += os.stat(os.path.join(folder, name)).st_size
+    return stored
