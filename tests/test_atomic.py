@@ -31,6 +31,12 @@ def writer(request, tmp_path):
         yield process
 
 
+def write_half(path):
+    with replace_when_complete(path) as file:
+        file.write(b"half")
+        raise KeyError
+
+
 def list_names(folder):
     return sorted(path.name for path in folder.iterdir())
 
@@ -58,9 +64,8 @@ def test_leftovers_of_other_files_stay(tmp_path):
 
 def test_file_that_was_there_is_kept_on_an_error(tmp_path):
     (tmp_path / "made").write_text("before")
-    with pytest.raises(KeyError), replace_when_complete(tmp_path / "made") as file:
-        file.write(b"half")
-        raise KeyError
+    with pytest.raises(KeyError):
+        write_half(tmp_path / "made")
     assert list_names(tmp_path) == ["made"]
     assert (tmp_path / "made").read_text() == "before"
 
