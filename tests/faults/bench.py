@@ -15,6 +15,7 @@ import collections
 import contextlib
 import dataclasses
 import json
+import signal
 import sys
 import tempfile
 import textwrap
@@ -149,4 +150,5 @@ def _tell(report: Report, *, verbose: bool) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))

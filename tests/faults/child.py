@@ -144,6 +144,7 @@ class Launcher:
     def __init__(self) -> None:
         # What it imports, it finds by these.
         os.environ.update(make_environment())
+        self._started: list[BaseProcess] = []
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["tests.faults.preload", "tests.faults.runner"])
 
@@ -164,4 +165,11 @@ class Launcher:
         known = (tuple(arguments), str(log), dict(environment), inside, counts)
         process = self._context.Process(target=run_command, args=known)
         process.start()
+        self._started = [each for each in self._started if each.is_alive()] + [process]
         return process
+
+    def end(self) -> None:
+        """End what is still running, which would be waited for."""
+        for process in self._started:
+            process.kill()
+            process.join()

@@ -119,6 +119,7 @@ class Runner:
         self.proxy: FailingProxy | None = None
 
     def __enter__(self) -> "Runner":
+        self._stack.callback(self._launcher.end)
         write_sources(self.folder)
         (self.folder / "tmp").mkdir()
         self.disk = self._stack.enter_context(small_disk(self.folder / "out", _DISK_BYTES))
