@@ -24,7 +24,7 @@ from uuid import uuid4
 import numpy as np
 from distributed import Client, Future, KilledWorker
 from distributed.client import ClosedClientError
-from distributed.comm import CommClosedError
+from distributed.comm.core import CommClosedError
 from distributed.protocol.serialize import to_serialize
 from numpy.typing import NDArray
 

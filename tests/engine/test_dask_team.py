@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 from distributed import Client
-from distributed.comm import CommClosedError
+from distributed.comm.core import CommClosedError
 
 from dtopk.engine import Callback, StartPoint
 from dtopk.engine.dask_team import DaskTeam, _Call, _share_out
