@@ -2,6 +2,7 @@
 
     python -m tests.faults.bench --schedules 300 --seed 0
     python -m tests.faults.bench --only 17 --verbose
+    python -m tests.faults.bench --operation "ingest npz" --each-step
 
 A schedule is an operation (ingest, train, resume, sweep, predict, on a disk, in an object store or
 on workers) and one to three faults, all drawn from its seed. The command is started, harm is done
@@ -20,12 +21,13 @@ import sys
 import tempfile
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tests.faults.operations import OPERATIONS
 from tests.faults.runner import LeftOutError, Report, Runner
-from tests.faults.schedule import FAULTS, draw_schedule
+from tests.faults.schedule import FAULTS, Fault, Schedule, draw_schedule
 
 _VERDICTS = ("lost commit", "wrong result", "left over", "message", "hang", "stuck", "others")
 
@@ -85,6 +87,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--schedules", type=int, default=50, metavar="N")
     parser.add_argument("--seed", type=int, default=0, help="of the first; the next have the next")
     parser.add_argument("--only", type=int, nargs="*", metavar="SEED", help="these, and no others")
+    parser.add_argument(
+        "--each-step", action="store_true", help="kill commands at each of their steps on the disk"
+    )
     parser.add_argument("--place", action="append", choices=["disk", "s3", "cluster"])
     parser.add_argument("--operation", action="append", choices=list(FAULTS))
     parser.add_argument("--folder", default="", help="where to work; it is kept")
@@ -110,11 +115,32 @@ def choose_operations(places: list[str] | None, names: list[str] | None) -> tupl
     )
 
 
+def list_schedules(options: argparse.Namespace, runner: Runner) -> Iterator[Schedule]:
+    """List the schedules asked for.
+
+    Parameters
+    ----------
+    options : Namespace
+        As `parse` gives it.
+    runner : Runner
+        It counts the steps of a command.
+    """
+    operations = choose_operations(options.place, options.operation)
+    if options.each_step:
+        for name in operations:
+            n_steps = runner.count_steps(name)
+            for step in range(n_steps):
+                moment = (step + 0.5) / n_steps
+                fault = Fault(kind="kill at step", attempt=0, moment=moment, size=0.0)
+                yield Schedule(seed=step + 1, operation=name, faults=(fault,))
+        return
+    for seed in options.only or range(options.seed, options.seed + options.schedules):
+        yield draw_schedule(seed, operations)
+
+
 def main(arguments: list[str]) -> int:
     """Carry out the schedules."""
     options = parse(arguments)
-    operations = choose_operations(options.place, options.operation)
-    seeds = options.only or range(options.seed, options.seed + options.schedules)
     reports: list[Report] = []
     with contextlib.ExitStack() as stack:
         folder = Path(options.folder or stack.enter_context(tempfile.TemporaryDirectory()))
@@ -122,8 +148,7 @@ def main(arguments: list[str]) -> int:
         began = time.monotonic()
         runner = stack.enter_context(Runner(folder))
         left_out = set(runner.left_out)
-        for seed in seeds:
-            schedule = draw_schedule(seed, operations)
+        for schedule in list_schedules(options, runner):
             try:
                 report = runner.run(schedule)
             except LeftOutError as error:

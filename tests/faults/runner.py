@@ -166,6 +166,16 @@ class Runner:
         report.seconds = time.monotonic() - began
         return report
 
+    def count_steps(self, name: str) -> int:
+        """Count the steps on the disk that an operation takes unharmed.
+
+        Parameters
+        ----------
+        name : str
+        """
+        operation = OPERATIONS[name]
+        return self._measure(name, operation, self._find_place(operation)).steps
+
     def _find_place(self, operation: Operation) -> Place:
         """Return where the operation works, and start what it needs."""
         if operation.place == "cluster" and self.cluster is None:
