@@ -228,6 +228,9 @@ def draw(samples: Samples) -> Figure:
                 axes.plot(np.divide(samples.seconds, 60), values, label=name.partition("/")[2])
         axes.set_title(title)
         axes.set_xlabel("minutes")
+        if kind == "scheduler":
+            # From a few clients to thousands of events.
+            axes.set_yscale("symlog")
         axes.set_ylim(bottom=0)
         axes.legend()
     return figure
