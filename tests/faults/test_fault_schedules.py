@@ -5,10 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.faults.bench import choose_operations
 from tests.faults.schedule import draw_schedule
+from tests.faults.soak import find_trend
 
 ROOT = Path(__file__).parents[2]
 SEEDS = range(14)
@@ -52,3 +54,13 @@ def test_schedule_is_that_of_its_seed():
     assert draw_schedule(7, names) == draw_schedule(7, names)
     assert draw_schedule(7, names) != draw_schedule(8, names)
     assert all(draw_schedule(seed, names).operation in names for seed in range(50))
+
+
+@pytest.mark.parametrize(("rise", "is_flat"), [(4.9, True), (5.1, False), (-50.0, True)])
+def test_trend_is_flat_up_to_a_twentieth_of_the_mean(rise, is_flat):
+    """What comes in the first third, where caches fill, does not count."""
+    seconds = np.arange(91.0)
+    values = np.where(seconds < 30, 1.0, 100 + rise * (seconds - 60) / 60)
+    trend = find_trend(seconds, values, floor=1.0)
+    assert trend.rise == pytest.approx(rise)
+    assert trend.is_flat == is_flat
