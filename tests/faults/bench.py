@@ -148,14 +148,16 @@ def main(arguments: list[str]) -> int:
         began = time.monotonic()
         runner = stack.enter_context(Runner(folder))
         left_out = set(runner.left_out)
-        for schedule in list_schedules(options, runner):
-            try:
-                report = runner.run(schedule)
-            except LeftOutError as error:
-                left_out.add(str(error))
-                continue
-            reports.append(report)
-            _tell(report, verbose=options.verbose)
+        # Stopped, it says what has come of those before.
+        with contextlib.suppress(KeyboardInterrupt):
+            for schedule in list_schedules(options, runner):
+                try:
+                    report = runner.run(schedule)
+                except LeftOutError as error:
+                    left_out.add(str(error))
+                    continue
+                reports.append(report)
+                _tell(report, verbose=options.verbose)
         summary = summarise(reports)
         print(f"\n{format_summary(summary, sorted(left_out))}")
         print(f"with all that is started before: {time.monotonic() - began:.0f} s")

@@ -144,6 +144,12 @@ def _has_come_to_its_end(folder: RunFolder) -> bool:
     return bool(result["certified"] and result.get("complete", True))
 
 
+def is_to_be_completed(place: Place) -> bool:
+    """Tell whether a run has left a result that it means to write anew, for want of room."""
+    result = RunFolder(path=place.out / RUN).result
+    return result.is_file() and not json.loads(result.read_text()).get("complete", True)
+
+
 def _list_arrays(place: Place, state: RunState, version: str) -> list[str]:
     root = f"{state.url.removeprefix(str(place.out)).strip('/')}/versions/{version}/"
     suffix = ".array"
