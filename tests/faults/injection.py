@@ -10,6 +10,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from dtopk_storage.paths import AnyPath
 from tests.drill.hosts import Cluster
 from tests.faults.operations import Place
@@ -249,12 +251,14 @@ def _on_worker(act: str) -> Callable[[Scene, Fault], Injection]:
             workers = cluster.find_workers()
             if workers:
                 chosen = workers[int(fault.size * len(workers)) % len(workers)]
-                getattr(chosen, act)()
-                stopped.append(chosen)
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    getattr(chosen, act)()
+                    stopped.append(chosen)
 
         def heal() -> None:
             if act == "suspend" and stopped:
-                stopped[0].resume()
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    stopped[0].resume()
             cluster.wait()
 
         # A worker that is stopped when the run begins is waited for, in vain.
