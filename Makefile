@@ -12,9 +12,10 @@ TRAIN_ARGS ?=
 PYTEST_ARGS ?=
 TEST_PROCESSES ?= 2
 DRILL_ARGS ?= --short
+FAULTS_ARGS ?= --place disk --schedules 50
 
 .DEFAULT_GOAL := help
-.PHONY: help train test drill bench lint wheel format dev constraints clean
+.PHONY: help train test drill faults bench lint wheel format dev constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +29,9 @@ test: $(VENV)/installed-test ## run the tests (PYTEST_ARGS="-k name -x" to choos
 
 drill: $(VENV)/installed-test ## do harm to runs on workers (DRILL_ARGS="--help" for more of it)
 	$(BIN)/python -m tests.drill.drill $(DRILL_ARGS)
+
+faults: $(VENV)/installed-test ## carry out drawn schedules of faults (FAULTS_ARGS="--help" for more of it)
+	$(BIN)/python -m tests.faults.bench $(FAULTS_ARGS)
 
 bench: $(VENV)/installed-core ## measure the speed of training on this machine
 	$(BIN)/dtopk bench

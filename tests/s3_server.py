@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,6 +140,15 @@ def _make_bucket(endpoint: str) -> None:
             fs.close_session(fs.loop, fs._s3)
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # A client that is killed breaks its connections off.
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class FailingProxy:
     """Passes requests on to a server, and fails some of them, in ways that a store does.
 
@@ -147,16 +157,21 @@ class FailingProxy:
     endpoint : str
     share : float
         Of the requests that fail: half of them with 503 SlowDown, a quarter with 500 and a quarter
-        by a connection that breaks in the answer, when the request has been carried out.
+        by a connection that breaks in the answer, when the request has been carried out. It may be
+        set anew at any time, as `delay_s` and `is_away` may.
     seed : int
     """
 
     def __init__(self, endpoint: str, *, share: float, seed: int = 0) -> None:
         self.n_requests = 0
         self.n_failed = 0
+        self.share = share
+        self.delay_s = 0.0
+        """Seconds that a request waits before it is passed on."""
+        self.is_away = False
+        """Whether all connections are broken off, as if nobody were there."""
         self._target = endpoint.removeprefix("http://")
         self._draw = random.Random(seed)
-        self._share = share
         self._lock = threading.Lock()
         proxy = self
 
@@ -171,8 +186,7 @@ class FailingProxy:
             def log_message(self, format: str, *args: object) -> None:
                 pass
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
@@ -187,9 +201,14 @@ class FailingProxy:
     def handle(self, request: http.server.BaseHTTPRequestHandler) -> None:
         """Answer one request."""
         body = _read_body(request)
+        time.sleep(self.delay_s)
+        if self.is_away:
+            request.close_connection = True
+            request.connection.shutdown(socket.SHUT_RDWR)
+            return
         with self._lock:
             self.n_requests += 1
-            fate = self._draw.random() / self._share if self._share else 1.0
+            fate = self._draw.random() / self.share if self.share else 1.0
             self.n_failed += fate < 1
         if fate < 0.5:
             _answer_error(request, 503, "SlowDown")

@@ -2,10 +2,8 @@
 
 import contextlib
 import csv
-import errno
 import io
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dtopk.atomic import replace_when_complete, write_text
+from dtopk.atomic import beside, raise_naming, replace_when_complete, write_text
 from dtopk.job.scoring import SetClasses, TopClasses
 from dtopk.model import Model
 from dtopk_storage.chunked import ChunkedArray
@@ -316,21 +314,14 @@ def _open_zarr(path: AnyPath, layout: Layout[Rows]) -> Iterator[Callable[[Rows],
             path.delete_tree()
             raise
         return
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
-        partial.mkdir()
-        write_text(partial / "zarr.json", _zarr_group(layout))
-        with layout.writing_arrays(partial) as write:
-            yield write
-        _exchange(partial, path)
+        with beside(path, Path.mkdir) as partial:
+            write_text(partial / "zarr.json", _zarr_group(layout))
+            with layout.writing_arrays(partial) as write:
+                yield write
+            _exchange(partial, path)
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise OSError(errno.ENOSPC, "The disk is full: cannot write", str(path)) from error
-        if str(error.filename).startswith(str(partial)):
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        raise_naming(error, path)
 
 
 def _exchange(new: Path, path: Path) -> None:
@@ -338,14 +329,15 @@ def _exchange(new: Path, path: Path) -> None:
     if not path.exists():
         new.rename(path)
         return
-    old = path.with_name(f".{path.name}.old-{os.getpid()}")
+    # By such a name it is deleted by the next one, if this process is killed before.
+    old = new.with_name(f"{new.name}-old")
     path.rename(old)
     try:
         new.rename(path)
     except OSError:
         old.rename(path)
         raise
-    shutil.rmtree(old)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 class _ZarrColumn:

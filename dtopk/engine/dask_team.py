@@ -24,6 +24,7 @@ from uuid import uuid4
 import numpy as np
 from distributed import Client, Future, KilledWorker
 from distributed.client import ClosedClientError
+from distributed.comm.core import CommClosedError
 from distributed.protocol.serialize import to_serialize
 from numpy.typing import NDArray
 
@@ -432,6 +433,9 @@ class DaskTeam:
             return Reply(trouble=Trouble(kind="gone", detail=detail))
         except KilledWorker:
             return Reply(trouble=Trouble(kind="gone", detail="its worker was killed"))
+        except CommClosedError:
+            detail = "its reply was not fetched, since the connection to the scheduler was lost"
+            return Reply(trouble=Trouble(kind="gone", detail=detail))
         except Exception as error:
             error.add_note(f"At {call.seat.title}.")
             raise

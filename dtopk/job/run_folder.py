@@ -26,6 +26,8 @@ _LOCK = "lock"
 """The file by which a run has the folder to itself; see `dtopk_storage.RunLock`."""
 _NOT_THE_RUNS = frozenset({_LOCK, SUBMISSION})
 """What may be there before a run has begun, and stays when it has come to nothing."""
+_BEGUN = (".run.json.partial-", ".sweep-run.json.partial-")
+"""Beginnings of what a run, or a sweep, leaves that was killed while it wrote its first file."""
 
 
 def name_run_folder(template: str) -> AnyPath:
@@ -183,7 +185,8 @@ class RunFolder:
         if not self.path.exists():
             return True
         return self.path.is_dir() and all(
-            entry.name in _NOT_THE_RUNS for entry in self.path.iterdir()
+            entry.name in _NOT_THE_RUNS or entry.name.startswith(_BEGUN)
+            for entry in self.path.iterdir()
         )
 
     def _in_use(self, why: str) -> ValueError:

@@ -377,7 +377,7 @@ def _report(
             save_png(draw_topk_accuracy(result.topk_accuracy, title=title), folder.topk_accuracy)
     with _warning_of_failure(folder):
         folder.write_result(result.to_dict())
-    with _warning_of_failure(folder):
+        # Where that fails the state stays, from which the same command comes to this end again.
         if is_final:
             part.state.clear()
         else:

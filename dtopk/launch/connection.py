@@ -59,7 +59,7 @@ def scheduler_client(options: ClusterOptions) -> Iterator[Client]:
         address = _wait_for_scheduler(options, security)
         with _ignoring_versions():
             client = Client(address, security=security, set_as_default=False)
-        with client:
+        with _ignoring_given_up_connections(), client:
             yield client
 
 
@@ -69,6 +69,21 @@ def _ignoring_versions() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", VersionMismatchWarning)
         yield
+
+
+@contextlib.contextmanager
+def _ignoring_given_up_connections() -> Iterator[None]:
+    """Leave out the traceback with which Dask says that a client was closed amid a connection."""
+
+    def is_told(record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+    log = logging.getLogger("distributed.client")
+    log.addFilter(is_told)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_told)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -154,10 +154,14 @@ def read_identity(client: "Client") -> dict[str, Any]:
         identity: dict[str, Any] = client.sync(ask, callback_timeout=ANSWER_S)
         return identity
     except OSError as error:
-        raise ClusterError(
-            f"the scheduler at {address!r} must answer within {ANSWER_S:g} s, but it does not: "
-            f"{describe_error(error)}."
-        ) from error
+        raise _describe_no_answer(address, error) from error
+
+
+def _describe_no_answer(address: str, error: OSError) -> ClusterError:
+    return ClusterError(
+        f"the scheduler at {address!r} must answer within {ANSWER_S:g} s, but it does not: "
+        f"{describe_error(error)}."
+    )
 
 
 def ask_workers(client: "Client", function: Callable[[], Any]) -> dict[str, Any]:
@@ -177,7 +181,7 @@ def ask_workers(client: "Client", function: Callable[[], Any]) -> dict[str, Any]
     Raises
     ------
     ClusterError
-        If a worker does not answer in time.
+        If a worker does not answer in time, or the scheduler is gone.
     """
 
     async def ask() -> Any:
@@ -191,6 +195,8 @@ def ask_workers(client: "Client", function: Callable[[], Any]) -> dict[str, Any]
             f"workers must answer within {ANSWER_S:g} s, but at least one does not. "
             f"{_describe_silence(client)}"
         ) from error
+    except OSError as error:
+        raise _describe_no_answer(scheduler_address(client), error) from error
 
 
 def _describe_silence(client: "Client") -> str:

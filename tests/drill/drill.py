@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,15 @@ import psutil
 from dtopk.model import load_model
 from dtopk.testing import make_features
 from dtopk_storage import create_store, open_dual
-from tests.drill.hosts import Cluster, Host, can_separate_hosts, cut_link, cut_way, separate_hosts
+from tests.drill.hosts import (
+    Cluster,
+    Host,
+    can_separate_hosts,
+    cut_link,
+    cut_way,
+    separate_hosts,
+    small_disk,
+)
 
 N_ROWS, N_FEATURES, N_CLASSES = 6_000, 48, 12
 MODEL, DUAL, HISTORY, RESULT = "model.npz", "dual", "history.csv", "result.json"
@@ -253,8 +261,9 @@ def _doing(something: Callable[[], object]) -> Callable[["subprocess.Popen[str]"
 
 def drill_disks(drill: Drill, cluster: Cluster, n: int) -> None:
     """Have the disk with the run's state full, and free it when the run has failed."""
+    size = 16 * N_ROWS * N_CLASSES * 8 // (1 << 20) << 20
     for _ in range(n):
-        with _small_disk(drill.folder / "disk") as disk:
+        with small_disk(drill.folder / "disk", size) as disk:
             if disk is None:
                 drill.skipped.append("full disks: they need root")
                 return
@@ -268,25 +277,6 @@ def drill_disks(drill: Drill, cluster: Cluster, n: int) -> None:
                 ballast.unlink()
 
             drill.harm("disk full", cluster, fill, f"output.state_url={disk}/states")
-
-
-@contextlib.contextmanager
-def _small_disk(folder: Path) -> Iterator[Path | None]:
-    """Mount a disk in memory; None where that may not be done."""
-    folder.mkdir(exist_ok=True)
-    size = 16 * N_ROWS * N_CLASSES * 8 // (1 << 20)
-    try:
-        subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={size}m", "tmpfs", str(folder)],
-            check=True, capture_output=True,
-        )  # fmt: skip
-    except (OSError, subprocess.CalledProcessError):
-        yield None
-        return
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def _count_epochs(run: Path) -> int:

@@ -140,6 +140,32 @@ def _end_namespace(name: str) -> None:
     _ip("netns", "del", name)
 
 
+@contextlib.contextmanager
+def small_disk(folder: Path, size: int) -> Iterator[Path | None]:
+    """Mount a disk in memory; None where that may not be done.
+
+    Parameters
+    ----------
+    folder : Path
+        It is made.
+    size : int
+        Bytes.
+    """
+    folder.mkdir(exist_ok=True)
+    try:
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],
+            check=True, capture_output=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        yield None
+        return
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
 class Cluster:
     """A scheduler on the first host and workers on others, which are started again if killed.
 

@@ -3,16 +3,17 @@
 import os
 import pickle
 import signal
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import psutil
 import pytest
 from distributed import Client
+from distributed.comm.core import CommClosedError
 
 from dtopk.engine import Callback, StartPoint
-from dtopk.engine.dask_team import _share_out
+from dtopk.engine.dask_team import DaskTeam, _Call, _share_out
 from dtopk.launch import ClusterOptions, open_cluster
 from dtopk_storage import DatasetError, open_dual, open_run_state
 from tests.cluster_runs import (
@@ -140,6 +141,15 @@ def test_workers_that_own_more_threads_have_more_partitions():
     assert _share_out(3, [1, 1, 100]) == (0, 1, 2)
     assert _share_out(5, [100, 1, 1]) == (0, 0, 0, 1, 2)
     assert _share_out(1, [4]) == (0,)
+
+
+def test_reply_that_a_lost_scheduler_keeps_is_no_error_of_the_worker():
+    """What has become of the scheduler is found out, and said, by the watch."""
+    reply: Future = Future()
+    reply.set_exception(CommClosedError("Stream is closed."))
+    found = DaskTeam._read(object.__new__(DaskTeam), _Call(seat=None, task=None, reply=reply))
+    assert found.trouble.kind == "gone"
+    assert "connection to the scheduler was lost" in found.trouble.detail
 
 
 def test_unequal_workers_give_the_bits_of_one_process(rows, tmp_path, monkeypatch):

@@ -616,3 +616,28 @@ def test_places_are_paths_or_addresses(tmp_path):
     ):
         (tmp_path / "job.toml").write_text(text.format(given))
         assert load_job(tmp_path / "job.toml").output.state_url == expected
+
+
+def test_run_whose_last_result_finds_no_room_is_ended_by_the_same_command(
+    store, make_long, monkeypatch
+):
+    """The first result says that accuracy and figures are to come."""
+    job = make_long(data=DataSection(evaluate=("test",)))
+    write = RunFolder.write_result
+
+    def write_if_not_complete(folder, fields):
+        if fields.get("complete", True):
+            raise OSError(errno.ENOSPC, "no space left", str(folder.result))
+        write(folder, fields)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "write_result", write_if_not_complete)
+        cut = train(store, job)
+    folder = RunFolder(path=cut.run_dir)
+    assert json.loads(folder.result.read_text())["complete"] is False
+    assert not folder.has_ended()
+    again = train(store, job)
+    assert_same_run(again, cut)
+    assert "complete" not in json.loads(folder.result.read_text())
+    assert again.topk_accuracy
+    assert folder.has_ended()

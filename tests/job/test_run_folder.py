@@ -169,3 +169,13 @@ def test_folder_with_nothing_but_a_submission_is_usable_and_keeps_it(folder, rec
     assert [path.name for path in folder.path.iterdir()] == ["submission"]
     assert log.read_text() == "training\n"
     folder.check_usable()
+
+
+@pytest.mark.parametrize("name", ["run.json", "sweep-run.json"])
+def test_folder_of_a_run_killed_in_its_first_file_can_be_used(tmp_path, name):
+    (tmp_path / f".{name}.partial-1").touch()
+    folder = RunFolder(path=tmp_path)
+    folder.check_usable()
+    folder.claim(RunRecord(), "")
+    left = [path.name for path in tmp_path.iterdir() if ".partial-" in path.name]
+    assert left == ([] if name == "run.json" else [f".{name}.partial-1"])

@@ -1,5 +1,6 @@
 """Clusters that run already: connecting to them, waiting for them, and what is said of them."""
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -10,10 +11,12 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import dask
 import pytest
 from distributed import LocalCluster
+from distributed.comm.core import CommClosedError
 
 from dtopk.launch import (
     ClusterError,
@@ -24,6 +27,7 @@ from dtopk.launch import (
     wait_for_workers,
 )
 from dtopk.launch.settings import DASK_SETTINGS
+from dtopk.launch.workers import ask_workers
 
 SETTINGS = Path(__file__).parents[2] / "deploy" / "dask.yaml"
 MARGIN_S = 15.0
@@ -160,6 +164,28 @@ def test_workers_that_do_not_come_are_counted(client, address, refuses):
     with refuses(ClusterError, r"^min_workers = 3 workers must be there within 0 s, got 2"):
         wait_for_workers(client, 3, 0.0)
     wait_for_workers(client, 2, 0.0)
+
+
+def test_workers_of_a_scheduler_that_goes_while_they_are_asked_are_one_error():
+    def lose(ask, callback_timeout):
+        raise CommClosedError("Stream is closed.")
+
+    client = SimpleNamespace(sync=lose, scheduler=SimpleNamespace(address="tcp://10.0.0.1:1"))
+    with pytest.raises(ClusterError, match=r"scheduler at 'tcp://10.0.0.1:1' must .* is closed\."):
+        ask_workers(client, os.getpid)
+
+
+def test_connection_that_is_given_up_leaves_no_traceback(address, caplog):
+    log = logging.getLogger("distributed.client")
+    log.addHandler(caplog.handler)
+    try:
+        with connect(address):
+            log.error("", exc_info=asyncio.CancelledError())
+            log.error("something else", exc_info=KeyError())
+    finally:
+        log.removeHandler(caplog.handler)
+    told = {record.getMessage() for record in caplog.records if record.exc_info}
+    assert told == {"something else"}
 
 
 def test_scheduler_that_is_gone_is_one_error(refuses):

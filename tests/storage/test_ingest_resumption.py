@@ -1,5 +1,6 @@
 """A broken ingest goes on where it was, and the store is the same to the last byte."""
 
+import dataclasses
 import errno
 import fcntl
 import os
@@ -15,8 +16,10 @@ import zarr
 
 from dtopk_storage import DatasetError, open_store, publishing
 from dtopk_storage.chunked import ChunkedArray
-from dtopk_storage.ingest import IngestOptions, ingest
+from dtopk_storage.ingest import IngestOptions, ingest, working_folder
 from dtopk_storage.ingest.buckets import Buckets
+from dtopk_storage.ingest.plan import Plan, fingerprint, save_plan
+from dtopk_storage.publishing import Columns
 
 N, D = 60, 4
 CHUNK_BYTES = 7 * D * 4  # 9 chunks of features, the last of 4 rows
@@ -112,7 +115,7 @@ def test_shuffle_broken_at_any_step_ends_the_same(source, tmp_path, step, call):
 KILLED = """
 import os, sys
 from pathlib import Path
-from dtopk_storage.ingest import IngestOptions, ingest
+from dtopk_storage.ingest import IngestOptions, ingest, working_folder
 
 replace = Path.replace
 names = []
@@ -349,6 +352,60 @@ def test_an_existing_store_stays_until_the_new_one_is_whole(source, tmp_path):
     assert contents(path) == before
     assert ingest(source, path, changed).dtype == np.float16
     assert sorted(child.name for child in tmp_path.iterdir()) == ["a.npz", "s"]
+
+
+class _KilledError(BaseException):
+    """Stands for a kill: nothing catches it."""
+
+
+@pytest.mark.parametrize("call", ["rename", "rmtree"])
+def test_an_ingest_killed_once_its_store_is_in_place_is_done(source, tmp_path, monkeypatch, call):
+    """Its working folder goes, be it killed before that is renamed or while it is removed."""
+
+    rmtree = shutil.rmtree
+
+    def die(self):
+        raise _KilledError
+
+    def die_if_removed(folder, **known):
+        if ".removed-" in str(folder):
+            raise _KilledError
+        rmtree(folder, **known)
+
+    chosen = options("shuffled")
+    path = tmp_path / "store"
+    with monkeypatch.context() as patch:
+        if call == "rename":
+            patch.setattr(working_folder._FolderOnDisk, "remove", die)
+        else:
+            patch.setattr(working_folder.shutil, "rmtree", die_if_removed)
+        with pytest.raises(_KilledError):
+            ingest(source, path, chosen)
+    before = contents(path)
+    assert len(list(tmp_path.glob("store.partial*"))) == 1
+    if call == "rename":
+        assert ingest(source, path, chosen).n_samples == N
+    else:
+        with pytest.raises(DatasetError, match="exists already"):
+            ingest(source, path, chosen)
+    assert contents(path) == before
+    assert not list(tmp_path.glob("store.partial*"))
+
+
+def test_another_store_in_place_of_an_unfinished_one_is_not_taken_for_it(source, tmp_path):
+    """Its plan is there and no features are: only the manifest tells."""
+    path, work = tmp_path / "store", tmp_path / "store.partial"
+    chosen = options("in_order")
+    done = ingest(source, tmp_path / "other", options("drawn"))
+    command = fingerprint(source, chosen)
+    work.mkdir()
+    columns = Columns(labels=np.zeros(N, np.int32), sample_weight=None, row_id=None)
+    manifest = dataclasses.replace(done.manifest, provenance={"source": "elsewhere"})
+    save_plan(work, command, Plan(manifest=manifest, columns=columns))
+    (tmp_path / "other").rename(path)
+    with pytest.raises(DatasetError, match="exists already"):
+        ingest(source, path, chosen)
+    assert open_store(path).manifest == done.manifest
 
 
 def test_an_existing_store_is_not_overwritten_unasked(source, tmp_path):

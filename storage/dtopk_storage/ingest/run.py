@@ -30,7 +30,7 @@ from dtopk_storage.ingest.plan import (
 )
 from dtopk_storage.ingest.row_counters import warn_of_row_counters
 from dtopk_storage.ingest.splits import arrange
-from dtopk_storage.ingest.working_folder import WorkingFolder, open_working_folder
+from dtopk_storage.ingest.working_folder import PLAN, WorkingFolder, open_working_folder
 from dtopk_storage.label_rows import LabelRows
 from dtopk_storage.manifest import TRAIN, Manifest, check_class_names
 from dtopk_storage.paths import AnyPath, PathLike
@@ -52,7 +52,7 @@ from dtopk_storage.sources.base import (
     transform_features,
 )
 from dtopk_storage.sources.formats import open_source
-from dtopk_storage.store import FeatureStore, open_store, store_path
+from dtopk_storage.store import FeatureStore, is_store, open_store, store_path
 from dtopk_storage.values import as_feature_dtype, convert_features
 from dtopk_storage.wording import format_bytes, format_count
 from dtopk_storage.write_behind import WriteBehind
@@ -114,11 +114,19 @@ def ingest(
     """
     options = options or IngestOptions()
     origin, target = store_path(source), store_path(path)
-    check_target(target, overwrite=options.overwrite)
     # Taken before anything is read, so that what changes from here on is noticed.
     command = fingerprint(origin, options)
-    opened = _open_inputs(origin, options)
     work = open_working_folder(target)
+    work.delete_removed()
+    if _is_published(work, target, command):
+        with work.hold():
+            # If it is not any more, the one that was at work has removed the folder, and this one
+            # has made it anew.
+            if _is_published(work, target, command) or not work.has_features:
+                work.remove()
+        return open_store(target)
+    check_target(target, overwrite=options.overwrite)
+    opened = _open_inputs(origin, options)
     with work.hold():
         # Another ingest may have put its store there while this one came to its turn.
         work.check_target(target, overwrite=options.overwrite)
@@ -130,6 +138,19 @@ def ingest(
             work.check_target(target, overwrite=options.overwrite)
         work.publish()
     return open_store(target)
+
+
+def _is_published(work: WorkingFolder, target: AnyPath, command: dict[str, Any]) -> bool:
+    """Tell whether the same command was killed between putting its store in place and its end."""
+    if not ((work.path / PLAN).is_file() and is_store(target)):
+        return False
+    if work.store != target and work.store.exists():
+        return False
+    # What another command has begun, or what is no store of this version, is spoken of later.
+    with contextlib.suppress(DatasetError):
+        plan = load_plan(work.path, command)
+        return plan is not None and open_store(target).manifest == plan.manifest
+    return False
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 import abc
 import contextlib
 import functools
+import glob
 import hashlib
 import os
 import shutil
@@ -23,6 +24,7 @@ PLAN = "plan.json"
 _STORE = "store"
 _BUCKETS = "buckets"
 _LOCK = "lock"
+_REMOVED = ".removed-"
 
 
 class WorkingFolder(abc.ABC):
@@ -72,6 +74,10 @@ class WorkingFolder(abc.ABC):
         ------
         DatasetError
         """
+
+    @abc.abstractmethod
+    def delete_removed(self) -> None:
+        """Delete what is left of a folder whose removal was broken off."""
 
     @abc.abstractmethod
     def begin(self) -> None:
@@ -179,6 +185,10 @@ class _FolderOnDisk(WorkingFolder):
     def check_held(self) -> None:
         """Do nothing: the kernel sees to it."""
 
+    def delete_removed(self) -> None:
+        for left in self._path.parent.glob(f"{glob.escape(self._path.name)}{_REMOVED}*"):
+            shutil.rmtree(left, ignore_errors=True)
+
     def begin(self) -> None:
         """Do nothing: the target stays until the store is whole."""
 
@@ -195,9 +205,10 @@ class _FolderOnDisk(WorkingFolder):
     def remove(self) -> None:
         # Renamed first: an ingest that comes now makes a new folder, and never enters one that is
         # being removed.
-        removed = self._path.with_name(f"{self._path.name}.removed-{os.getpid()}")
+        removed = self._path.with_name(f"{self._path.name}{_REMOVED}{os.getpid()}")
         self._path.rename(removed)
-        shutil.rmtree(removed)
+        # Another ingest may be deleting it too.
+        shutil.rmtree(removed, ignore_errors=True)
 
 
 class _FolderInStore(WorkingFolder):
@@ -244,6 +255,9 @@ class _FolderInStore(WorkingFolder):
     def check_held(self) -> None:
         if self._lock.lost:
             raise _held_by_another(self._path)
+
+    def delete_removed(self) -> None:
+        """Do nothing: objects are not renamed before they are deleted."""
 
     def begin(self) -> None:
         self._remove_buckets()
