@@ -315,3 +315,23 @@ def test_missing_optional_package_is_named(tmp_path, monkeypatch, package, file,
     message = rf'{package} must be installed .* Run: pip install "dtopk\[{extra}\]"'
     with pytest.raises(DatasetError, match=message):
         ingest(tmp_path / file, tmp_path / "s")
+
+
+def test_labels_of_many_classes_that_shrink_to_nothing_are_a_source(tmp_path):
+    """An indicator matrix of one label a row is some 15,000 times smaller in zarr's own codec."""
+    indicator = np.zeros((256, 50_000), np.int64)
+    indicator[np.arange(256), np.arange(256) % 3] = 1
+    group = zarr.open_group(tmp_path / "s.zarr", mode="w")
+    group.create_array("y", data=indicator, chunks=(64, 50_000))
+    group.create_array("X", data=np.ones((256, 2), np.float32))
+    options = IngestOptions(kind="multilabel")
+    assert ingest(tmp_path / "s.zarr", tmp_path / "t", options).n_classes == 50_000
+
+
+def test_what_follows_the_array_of_an_npy_file_is_left_alone(tmp_path):
+    with open(tmp_path / "X.npy", "wb") as file:
+        np.save(file, np.ones((4, 2), np.float32))
+        np.save(file, np.zeros(3))
+    np.save(tmp_path / "y.npy", np.array([0, 1, 0, 1]))
+    made = ingest(tmp_path / "X.npy", tmp_path / "t", IngestOptions(labels=tmp_path / "y.npy"))
+    np.testing.assert_array_equal(made.read_features(0, 4), np.ones((4, 2)))
