@@ -230,7 +230,7 @@ class _Measurement:
         if reference.status != "done":
             return f"no lower bound: {reference.message or 'not in time'}"
         gap = reference.facts["relative_gap"]
-        # One that was stopped by time would make others seem farther from the optimum than they are.
+        # Of one stopped by time, others would seem farther from the optimum than they are.
         return f"no bound close enough (gap {gap:.0e})" if gap > self._most_gap else ""
 
     @property
