@@ -227,7 +227,9 @@ def test_table_has_dtopk_first_and_the_others_by_its_time():
     ]  # fmt: skip
     own, grid, failed, _ = rows
     assert (own["s"], own["by dtopk's"], own["default: distance"]) == ("0.50", "1", "8.0e-04")
-    assert (grid["s"], grid["by dtopk's"], grid["with"]) == ("2.00 (0.25)", "4", "4 epochs")
+    assert (grid["s"], grid["by dtopk's"], grid["with"]) == (
+        "2.00 (0.25)", "4 (0.5 for one rate)", "4 epochs",
+    )  # fmt: skip
     assert (grid["default: s"], grid["top-1"], grid["top-5"]) == ("not in 9 s", "80.00", "")
     assert (failed["s"], failed["by dtopk's"], failed["MB"]) == ("failed", "", "")
 
@@ -247,6 +249,20 @@ def test_report_is_a_table_and_a_figure_of_each_shape(tmp_path):
     assert lines[0] == "## a shape"
     assert lines[2].count("|") == lines[3].count("|") == len(HEADER) + 1
     assert paths[1].read_bytes().startswith(b"\x89PNG")
+
+
+def test_figure_names_the_time_of_the_best_rate_alone(tmp_path, monkeypatch):
+    drawn = []
+
+    def draw(bars, **options):
+        drawn.extend(bars)
+        return draw_times(bars, **options)
+
+    monkeypatch.setattr("dtopk.benchmarks.report.draw_times", draw)
+    write_report(made_results(), tmp_path)
+    assert [bar.label for bar in drawn if bar.seconds == 2.0] == [
+        "PyTorch, SGD over 8 learning rates (0.25 s for one)"
+    ]
 
 
 def test_figure_hatches_what_was_not_done_in_time():
