@@ -1,6 +1,7 @@
 """What is solved: the shapes of data, and the objectives that more than one program minimises."""
 
 import contextlib
+import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ Features = NDArray[np.float32]
 Codes = NDArray[np.int32]
 
 _LETTER = Path(__file__).parents[2] / "jobs" / "data" / "letter.npz"
+_LETTER_CHECKSUM = "e6e597b6"
+"""Of the Letter data, whose order is a published split: the first 16,000 rows are trained on."""
 _PATTERN = re.compile(r"(\d+)x(\d+)x(\d+)(?:@(\w+))?")
 _BATCH_ROWS = 4096
 _HELD_OUT = 5
@@ -65,13 +68,16 @@ class Shape:
     """The size of a data set, and where its rows come from."""
 
     name: str
-    """As in tables and file names."""
+    """What tells shapes apart in results and names of files; of a .npz file with a checksum of its
+    arrays, as another file may have its name, or other rows later."""
     n_samples: int
     """Rows to train on."""
     n_features: int
     n_classes: int
     source: str = ""
     """Path of a .npz file with `X` and `y`; empty: rows are drawn."""
+    checksum: str = ""
+    """Of the arrays of that file."""
     memory_limit: int = 0
     """Bytes that training may take; the rows then lie in a store on disk. 0: no limit, and the
     rows are an array in memory."""
@@ -81,7 +87,7 @@ class Shape:
         """The shape in words."""
         size = f"{self.n_samples:,} rows, {self.n_features:,} features, {self.n_classes:,} classes"
         if self.source:
-            return f"{self.name}: {size}"
+            return f"{Path(self.source).stem}: {size}"
         if self.memory_limit:
             return f"{size}, a store of {self.store_bytes:,} bytes in {self.memory_limit:,} bytes"
         return size
@@ -116,7 +122,9 @@ def parse_shape(text: str) -> Shape:
         '20000x512x100' for rows, features and classes; '400000x1024x200@400MB' for a store on disk
         and a limit of memory; or the path of a .npz file with `X` (n_samples, n_features) and class
         codes `y` (n_samples,), or 'letter' for the Letter data. Of a file the features are divided
-        by the largest of their absolute values, and the last fifth of the rows is held out.
+        by the largest of their absolute values, the rows are shuffled with a fixed seed, and the
+        last fifth of them is held out. The Letter data keep their order, a published split: the
+        last 4,000 rows are held out.
 
     Returns
     -------
@@ -154,11 +162,25 @@ def _shape_of_file(path: Path) -> Shape:
             f"file, got {str(path)!r}."
         )
     with np.load(path) as arrays:
-        n, d = arrays["X"].shape
-        m = int(arrays["y"].max()) + 1
+        X, y = arrays["X"], arrays["y"]
+    n, d = X.shape
+    checksum = _checksum(X, y)
     return Shape(
-        name=path.stem, n_samples=n - n // _HELD_OUT, n_features=d, n_classes=m, source=str(path)
+        name=f"{path.stem}-{checksum}",
+        n_samples=n - n // _HELD_OUT,
+        n_features=d,
+        n_classes=int(y.max()) + 1,
+        source=str(path),
+        checksum=checksum,
     )
+
+
+def _checksum(*arrays: NDArray[Any]) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(f"{array.dtype.str}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()[:8]
 
 
 class ProblemData:
@@ -185,16 +207,16 @@ class ProblemData:
         Returns
         -------
         ProblemData
+
+        Raises
+        ------
+        ValueError
+            If a class has no row to train on.
         """
         if shape.source:
-            with np.load(shape.source) as arrays:
-                X = (arrays["X"] / np.abs(arrays["X"]).max()).astype(np.float32)
-                y = arrays["y"].astype(np.int32)
-            n = shape.n_samples
-            for name, rows in (("train", slice(n)), ("test", slice(n, None))):
-                np.save(folder / f"{name}_X.npy", X[rows])
-                np.save(folder / f"{name}_y.npy", y[rows])
+            _check_classes(shape, _write_file(shape, folder))
             return cls(folder)
+        trained: set[int] = set()
         n_test = max(shape.n_samples // _HELD_OUT, 1)
         with contextlib.ExitStack() as stack:
             train: StoreWriter | _ArrayFiles
@@ -216,9 +238,11 @@ class ProblemData:
                 cut = min(max(shape.n_samples - start, 0), len(y))
                 if cut > 0:
                     train.append(X[:cut], y[:cut])
+                    trained.update(y[:cut].tolist())
                 if cut < len(y):
                     test.append(X[cut:], y[cut:])
                 start += len(y)
+        _check_classes(shape, trained)
         return cls(folder)
 
     @property
@@ -281,6 +305,31 @@ def evaluate_primal(
     """
     total = sum(float(loss.values(X.astype(np.float64) @ W, y).sum()) for X, y in batches)
     return C * total + 0.5 * float(np.vdot(W, W))
+
+
+def _write_file(shape: Shape, folder: Path) -> set[int]:
+    """Put the rows of a .npz file into a folder, and return the classes that are trained."""
+    with np.load(shape.source) as arrays:
+        X, y = arrays["X"], arrays["y"].astype(np.int32)
+    X = (X / np.abs(X).max()).astype(np.float32)
+    order = np.arange(len(y))
+    if shape.checksum != _LETTER_CHECKSUM:
+        # A file is often sorted by class: its last fifth would hold whole classes out.
+        order = np.random.default_rng(0).permutation(len(y))
+    for name, rows in (("train", order[: shape.n_samples]), ("test", order[shape.n_samples :])):
+        np.save(folder / f"{name}_X.npy", X[rows])
+        np.save(folder / f"{name}_y.npy", y[rows])
+    return set(y[order[: shape.n_samples]].tolist())
+
+
+def _check_classes(shape: Shape, trained: set[int]) -> None:
+    missing = [code for code in range(shape.n_classes) if code not in trained]
+    if missing:
+        raise ValueError(
+            f"every class must have a row to train on, but {len(missing):,} of "
+            f"{shape.n_classes:,} have none in shape {shape.name!r}, the first of them class "
+            f"{missing[0]}. Take more rows, or fewer classes."
+        )
 
 
 class _ArrayFiles:

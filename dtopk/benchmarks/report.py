@@ -105,7 +105,7 @@ def _cells(row: Row, results: Results) -> list[str]:
         row.objective,
         find_peer(row.peer).title,
         _time(row, settings),
-        _number(reached, lambda run: f"{_ratio(run, own_run):.2g}" if own_run else ""),
+        _number(reached, lambda run: _ratio(run, own_run) if own_run else ""),
         _number(shown, lambda run: _effort(row, run)),
         _number(shown, lambda run: f"{(run.peak_bytes or 0) / 1e6:.0f}"),
         _number(row.default, lambda run: _seconds(run, settings)),
@@ -164,10 +164,19 @@ def _seconds(run: Run, settings: Settings) -> str:
     return f"not in {settings.time_limit_s:g} s" if run.status == "late" else "failed"
 
 
-def _ratio(run: Run, own: Run) -> float:
+def _ratio(run: Run, own: Run) -> str:
+    """Say how many times dtopk's time a run took, of a grid of rates the best one alone too."""
     assert run.seconds is not None
     assert own.seconds is not None
-    return run.seconds / own.seconds
+    text = f"{run.seconds / own.seconds:.2g}"
+    single = run.facts.get("single_seconds")
+    return text if single is None else f"{text} ({single / own.seconds:.2g} for one rate)"
+
+
+def _label(row: Row, reached: Run | None) -> str:
+    title = find_peer(row.peer).title
+    single = reached.facts.get("single_seconds") if reached else None
+    return title if single is None else f"{title} ({single:.2g} s for one)"
 
 
 def _effort(row: Row, run: Run | None) -> str:
@@ -242,7 +251,7 @@ def _bars(results: Results, shape: str) -> list[TimeBar]:
             bars.append(
                 TimeBar(
                     group=OBJECTIVES[row.objective].title,
-                    label=find_peer(row.peer).title,
+                    label=_label(row, reached),
                     seconds=None if reached is None else reached.seconds,
                 )
             )

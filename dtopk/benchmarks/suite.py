@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 TOL = 1e-3
 """Relative primal suboptimality that solvers are brought to."""
+_BOUND_SHARE = 0.1
+"""Of the tolerance, that a lower bound may be from the optimum."""
 _REFERENCE_LIMITS = 4
 """Limits of time that the certified optimum may take."""
 _HOPELESS = 1.5
@@ -39,7 +41,7 @@ class SuiteOptions:
     threads: int = 0
     """That every solver may use; 0: all cores."""
     again: bool = False
-    """Whether to measure anew what the folder has already."""
+    """Whether to measure anew what the folder has already, lower bounds too."""
 
     @property
     def settings(self) -> Settings:
@@ -100,7 +102,10 @@ def _measure_shape(shape: Shape, options: SuiteOptions, results: Results, folder
     wanted = [
         (objective, peer)
         for objective, peer in wanted
-        if options.again or not _is_measured(results.rows.get((shape.name, objective, peer)))
+        if options.again
+        or not _is_measured(
+            results.rows.get((shape.name, objective, peer)), find_peer(peer).installed_version()
+        )
     ]
     if not wanted:
         return
@@ -108,14 +113,18 @@ def _measure_shape(shape: Shape, options: SuiteOptions, results: Results, folder
     with tempfile.TemporaryDirectory(prefix="rows-", dir=folder) as data:
         logger.info("%s", shape.title)
         ProblemData.write(shape, Path(data))
-        measurement = _Measurement(shape, options.settings, results, folder, Path(data))
+        measurement = _Measurement(shape, options, results, folder, Path(data))
         for objective, peer in wanted:
             measurement.measure(objective, peer)
 
 
-def _is_measured(row: Row | None) -> bool:
-    """Tell whether a row has a result: that a solver is not there, or has failed, is none."""
-    if row is None or not row.version:
+def _is_measured(row: Row | None, installed: str) -> bool:
+    """Tell whether a row has a result of the version that is installed.
+
+    That a solver is not there, or has failed, is none. What was measured where it is installed
+    stays, as here nothing can take its place.
+    """
+    if row is None or not row.version or installed not in ("", row.version):
         return False
     return not row.runs or row.runs[-1].status != "failed"
 
@@ -128,10 +137,13 @@ class _Measurement:
     """The solvers of one shape, and where their results go."""
 
     def __init__(
-        self, shape: Shape, settings: Settings, results: Results, folder: Path, data: Path
+        self, shape: Shape, options: SuiteOptions, results: Results, folder: Path, data: Path
     ) -> None:
         self._shape = shape
-        self._settings = settings
+        self._settings = options.settings
+        self._again = options.again
+        self._references: dict[str, Run] = {}
+        """By objective: those of this measurement, whether they gave a bound or not."""
         self._results = results
         self._folder = folder
         self._data = data
@@ -162,8 +174,8 @@ class _Measurement:
         bound = None
         if peer.effort.runs > 1:
             reference = self._reference(objective)
-            if reference.status != "done":
-                message = f"no lower bound: {reference.message or 'not in time'}"
+            message = self._why_no_bound(reference)
+            if message:
                 return replace(row, runs=(Run(effort=None, status="failed", message=message),))
             bound = reference.facts["dual_value"]
         runs: list[Run] = []
@@ -199,16 +211,31 @@ class _Measurement:
         return self._run(name, objective, None)
 
     def _reference(self, objective: str) -> Run:
-        """Return the run that gives the lower bound of an objective."""
+        """Return the run that is to give the lower bound of an objective; it is tried once."""
+        if objective in self._references:
+            return self._references[objective]
         key = (self._shape.name, objective)
-        if key not in self._results.references:
+        run = None if self._again else self._results.references.get(key)
+        if run is None or self._why_no_bound(run):
             effort = find_peer(REFERENCE).effort.first
             run = self._run(REFERENCE, objective, effort, _REFERENCE_LIMITS)
-            if run.status != "done":
-                return run
-            self._results.references[key] = run
-            self._results.save(self._folder)
-        return self._results.references[key]
+            if not self._why_no_bound(run):
+                self._results.references[key] = run
+                self._results.save(self._folder)
+        self._references[objective] = run
+        return run
+
+    def _why_no_bound(self, reference: Run) -> str:
+        """Say why others cannot be measured against a reference; empty: they can."""
+        if reference.status != "done":
+            return f"no lower bound: {reference.message or 'not in time'}"
+        gap = reference.facts["relative_gap"]
+        # Of one stopped by time, others would seem farther from the optimum than they are.
+        return f"no bound close enough (gap {gap:.0e})" if gap > self._most_gap else ""
+
+    @property
+    def _most_gap(self) -> float:
+        return _BOUND_SHARE * self._settings.tol
 
     def _run(self, name: str, objective: str, effort: float | None, n_limits: float = 1.0) -> Run:
         task = Task(

@@ -77,7 +77,7 @@ _COUNT_OR_AUTO = click.IntRange(min=0)
     show_default=True,
     help="Of the suite: folder of results.json, tables and figures; what it has is kept.",
 )
-@click.option("--again", is_flag=True, help="Of the suite: measure what --output has already.")
+@click.option("--again", is_flag=True, help="Of the suite: measure anew, lower bounds too.")
 @json_option
 @click.pass_context
 def bench(

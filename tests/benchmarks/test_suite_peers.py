@@ -3,6 +3,7 @@
 import importlib.util
 import re
 from contextlib import ExitStack
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -110,6 +111,45 @@ def test_dtopk_streams_a_store_within_its_limit(tmp_path):
     assert find_peer("dtopk")().bytes_needed(shape) == 0
 
 
+def test_reference_of_a_store_is_certified_as_it_is_when_its_time_is_over(tmp_path):
+    """A gap that is never reached, and 200 passes of dtopk's own, end it otherwise."""
+    shape = Shape(name="s", n_samples=400, n_features=8, n_classes=5, memory_limit=10**7)
+    stored = ProblemData.write(shape, tmp_path)
+    task = replace(make_task("softmax", 1.0, 1e-15, shape), limit_s=1e-6)
+    facts = train("reference", task, stored).facts
+    assert facts["epochs"] <= 2
+    assert facts["relative_gap"] > 1e-15
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of what they import
+@pytest.mark.parametrize(
+    ("name", "module", "attribute"),
+    [
+        ("dask-ml", "dask_ml.linear_model", "LogisticRegression"),
+        ("spark", "pyspark.ml.classification", "LogisticRegression"),
+    ],
+)
+def test_peer_in_processes_fits_a_few_rows_before_the_clock(
+    name, module, attribute, data, monkeypatch
+):
+    kind = getattr(pytest.importorskip(module), attribute)
+    fit_rows, n_fits = kind.fit, []
+
+    def fit_and_count(self, *arguments, **options):
+        n_fits.append(1)
+        return fit_rows(self, *arguments, **options)
+
+    monkeypatch.setattr(kind, "fit", fit_and_count)
+    (objective,) = find_peer(name).objectives
+    task = make_task(objective, 1.0, 200.0)
+    with ExitStack() as stack:
+        run = find_peer(name)().prepare(task, data, stack)
+        assert len(n_fits) == 1
+        found = primal_of(run(), task, data)
+    assert found <= optimum_of(task, data) * (1 + CLOSE)
+
+
 def test_arrays_need_their_features_and_the_copies_that_a_solver_makes():
     shape = Shape(name="s", n_samples=1000, n_features=10, n_classes=5)
     weights = 8 * 10 * 5
@@ -124,6 +164,12 @@ def test_efforts_grow_by_their_factor():
     tolerances = Effort(name="tolerance", first=0.1, factor=0.25, runs=2)
     assert list(tolerances.values()) == [0.1, 0.025]
     assert not tolerances.in_proportion
+
+
+@pytest.mark.parametrize("name", ["liblinear", "liblinear-primal"])
+def test_default_tolerance_is_among_those_that_are_tried(name):
+    effort = find_peer(name).effort
+    assert effort.default in list(effort.values())
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from dtopk.losses import make_loss
 from dtopk.testing import draw_pieces
 from dtopk.testing.features import PIECE_ROWS
 from dtopk_storage import open_store
+
+LETTER = Path(__file__).parents[2] / "jobs" / "data" / "letter.npz"
 
 
 def rows_of(batches):
@@ -41,7 +44,7 @@ def test_shape_of_a_store_has_a_limit_of_memory_and_float16_features():
 def test_default_shapes_can_be_read():
     names = [parse_shape(text).name for text in default_shapes()]
     assert names[0] == "20000x512x100"
-    assert "letter" in names
+    assert parse_shape("letter").name in names
 
 
 def test_letter_has_its_known_sizes():
@@ -94,15 +97,62 @@ def test_rows_of_a_shape_with_a_limit_lie_in_a_store(tmp_path):
     np.testing.assert_array_equal(rows_of(data.held_out_batches())[0], X[40:])
 
 
-def test_rows_of_a_file_are_divided_by_their_largest_and_the_last_fifth_held_out(tmp_path):
-    path = tmp_path / "f.npz"
-    X, y = np.arange(20.0).reshape(10, 2) - 20, np.arange(10) % 3
+def write_npz(path, X, y):
+    path.parent.mkdir(exist_ok=True)
     np.savez(path, X=X, y=y)
-    shape = parse_shape(str(path))
+    return parse_shape(str(path))
+
+
+def test_rows_of_a_file_are_divided_by_their_largest_and_the_last_fifth_held_out(tmp_path):
+    X, y = np.arange(20.0).reshape(10, 2) - 20, np.arange(10) % 3
+    shape = write_npz(tmp_path / "f.npz", X, y)
     assert (shape.n_samples, shape.n_classes) == (8, 3)
     data = ProblemData.write(shape, tmp_path)
-    np.testing.assert_allclose(data.load_training()[0], X[:8] / 20, rtol=1e-6)
-    np.testing.assert_array_equal(rows_of(data.held_out_batches())[1], y[8:])
+    order = np.random.default_rng(0).permutation(10)
+    np.testing.assert_allclose(data.load_training()[0], X[order[:8]] / 20, rtol=1e-6)
+    np.testing.assert_array_equal(data.load_training()[1], y[order[:8]])
+    np.testing.assert_array_equal(rows_of(data.held_out_batches())[1], y[order[8:]])
+
+
+def test_file_sorted_by_class_has_rows_of_every_class_on_both_sides(tmp_path):
+    y = np.repeat(np.arange(4), 50)
+    data = ProblemData.write(write_npz(tmp_path / "f.npz", np.ones((200, 2)), y), tmp_path)
+    assert set(data.load_training()[1]) == set(rows_of(data.held_out_batches())[1]) == set(range(4))
+
+
+def test_letter_keeps_its_published_split_under_any_name(tmp_path):
+    with np.load(LETTER) as arrays:
+        X, y = arrays["X"], arrays["y"]
+    shape = write_npz(tmp_path / "copy.npz", X, y)
+    data = ProblemData.write(shape, tmp_path)
+    np.testing.assert_array_equal(data.load_training()[1], y[:16_000])
+    np.testing.assert_array_equal(rows_of(data.held_out_batches())[1], y[16_000:])
+
+
+def test_files_of_one_name_are_told_apart_by_what_they_hold(tmp_path):
+    X, y = np.eye(10), np.arange(10) % 3
+    first = write_npz(tmp_path / "p" / "data.npz", X, y)
+    other_X = write_npz(tmp_path / "q" / "data.npz", 2 * X, y)
+    other_y = write_npz(tmp_path / "r" / "data.npz", X, y[::-1])
+    assert len({first.name, other_X.name, other_y.name}) == 3
+    assert write_npz(tmp_path / "s" / "data.npz", X, y).name == first.name
+    assert first.title == other_X.title == "data: 8 rows, 10 features, 3 classes"
+
+
+@pytest.mark.parametrize("limit", [0, 1000])
+def test_drawn_rows_that_lack_a_class_are_refused(tmp_path, limit):
+    """20 draws of 20 classes leave some of them out."""
+    shape = Shape(name="s", n_samples=20, n_features=2, n_classes=20, memory_limit=limit)
+    message = r"every class must have a row to train on, but \d+ of 20 have none in shape 's'"
+    with pytest.raises(ValueError, match=message):
+        ProblemData.write(shape, tmp_path)
+
+
+def test_rows_of_a_file_that_lack_a_class_are_refused(tmp_path):
+    shape = write_npz(tmp_path / "f.npz", np.eye(10), np.array([0, 2] * 5))
+    message = f"but 1 of 3 have none in shape '{shape.name}', the first of them class 1."
+    with pytest.raises(ValueError, match=re.escape(message)):
+        ProblemData.write(shape, tmp_path)
 
 
 def test_primal_is_that_of_its_definition():

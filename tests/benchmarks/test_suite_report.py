@@ -27,13 +27,14 @@ class ScriptedRuns:
     def __init__(self, seconds_per_iteration=0.01):
         self.asked = []
         self.seconds_per_iteration = seconds_per_iteration
+        self.gap = 1e-5
 
     def __call__(self, peer, task, folder):
         self.asked.append((peer, task.effort))
         facts = {}
         if peer == "reference":
             primal = 100.0
-            facts = {"dual_value": 100.0, "relative_gap": 1e-5}
+            facts = {"dual_value": 100.0, "relative_gap": self.gap}
         else:
             primal = 100.0 * (1 + 0.2 / (task.effort or 40.0))
         seconds = self.seconds_per_iteration * (task.effort or 40.0)
@@ -106,8 +107,41 @@ def test_suite_runs_again_only_what_it_is_told_to(runs, tmp_path):
     assert run_suite(OPTIONS, tmp_path) == first
     assert len(runs.asked) == n_runs
     run_suite(replace(OPTIONS, again=True), tmp_path)
-    # The reference is kept: it proves what it proved.
-    assert len(runs.asked) == 2 * n_runs - 1
+    # The reference too.
+    assert runs.asked[n_runs:] == runs.asked[:n_runs]
+
+
+def test_suite_measures_another_version_anew(runs, tmp_path, monkeypatch):
+    from tests.benchmarks.counting_peer import GradientDescent
+
+    run_suite(OPTIONS, tmp_path)
+    n_runs = len(runs.asked)
+    monkeypatch.setattr(GradientDescent, "installed_version", classmethod(lambda cls: "99"))
+    assert row_of(run_suite(OPTIONS, tmp_path)).version == "99"
+    # The lower bound is kept.
+    assert runs.asked[n_runs:] == [run for run in runs.asked[:n_runs] if run[0] == DESCENT]
+
+
+def test_suite_keeps_what_was_measured_where_the_solver_is_installed(runs, tmp_path, monkeypatch):
+    from tests.benchmarks.counting_peer import GradientDescent
+
+    first = run_suite(OPTIONS, tmp_path)
+    monkeypatch.setattr(GradientDescent, "installed_version", classmethod(lambda cls: ""))
+    assert run_suite(OPTIONS, tmp_path) == first
+
+
+def test_bound_that_is_not_close_judges_nobody(runs, tmp_path):
+    """A tenth of the tolerance, 1e-4, is the most that a bound may be from the optimum."""
+    runs.gap = 3e-4
+    options = replace(OPTIONS, peers=(DESCENT, "tests.benchmarks.counting_peer:Scripted"))
+    results = run_suite(options, tmp_path)
+    assert runs.asked == [("reference", 1e-4)]
+    assert [run.message for row in results.rows.values() for run in row.runs] == [
+        "no bound close enough (gap 3e-04)"
+    ] * 2
+    assert table_rows(results, SHAPE.name)[0][2] == "failed"
+    runs.gap = 1e-4
+    assert row_of(run_suite(OPTIONS, tmp_path)).reached(1e-3)
 
 
 def test_suite_tries_what_was_not_installed_once_more(runs, tmp_path, monkeypatch):
@@ -193,7 +227,9 @@ def test_table_has_dtopk_first_and_the_others_by_its_time():
     ]  # fmt: skip
     own, grid, failed, _ = rows
     assert (own["s"], own["by dtopk's"], own["default: distance"]) == ("0.50", "1", "8.0e-04")
-    assert (grid["s"], grid["by dtopk's"], grid["with"]) == ("2.00 (0.25)", "4", "4 epochs")
+    assert (grid["s"], grid["by dtopk's"], grid["with"]) == (
+        "2.00 (0.25)", "4 (0.5 for one rate)", "4 epochs",
+    )  # fmt: skip
     assert (grid["default: s"], grid["top-1"], grid["top-5"]) == ("not in 9 s", "80.00", "")
     assert (failed["s"], failed["by dtopk's"], failed["MB"]) == ("failed", "", "")
 
@@ -213,6 +249,20 @@ def test_report_is_a_table_and_a_figure_of_each_shape(tmp_path):
     assert lines[0] == "## a shape"
     assert lines[2].count("|") == lines[3].count("|") == len(HEADER) + 1
     assert paths[1].read_bytes().startswith(b"\x89PNG")
+
+
+def test_figure_names_the_time_of_the_best_rate_alone(tmp_path, monkeypatch):
+    drawn = []
+
+    def draw(bars, **options):
+        drawn.extend(bars)
+        return draw_times(bars, **options)
+
+    monkeypatch.setattr("dtopk.benchmarks.report.draw_times", draw)
+    write_report(made_results(), tmp_path)
+    assert [bar.label for bar in drawn if bar.seconds == 2.0] == [
+        "PyTorch, SGD over 8 learning rates (0.25 s for one)"
+    ]
 
 
 def test_figure_hatches_what_was_not_done_in_time():

@@ -4,7 +4,7 @@ import importlib
 
 from dtopk.benchmarks.peers.base import ArrayPeer, Effort, Fitted, Peer, Task
 from dtopk.benchmarks.peers.dask_ml import DaskMl
-from dtopk.benchmarks.peers.liblinear import Liblinear
+from dtopk.benchmarks.peers.liblinear import Liblinear, LiblinearPrimal
 from dtopk.benchmarks.peers.lightning import LightningSdca
 from dtopk.benchmarks.peers.own import Own, OwnOnDask, Reference
 from dtopk.benchmarks.peers.pytorch import TorchLbfgs, TorchSgd
@@ -21,6 +21,7 @@ PEERS: dict[str, type[Peer]] = {
     "sklearn-crammer-singer": CrammerSinger,
     "sklearn-sgd": Sgd,
     "liblinear": Liblinear,
+    "liblinear-primal": LiblinearPrimal,
     "snapml": SnapMl,
     "lightning": LightningSdca,
     "spams": SpamsFista,

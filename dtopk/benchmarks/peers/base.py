@@ -14,6 +14,9 @@ from dtopk.benchmarks.problems import ProblemData, Shape
 
 Array = NDArray[Any]
 
+WARM_UP_ROWS = 500
+"""On which a solver that compiles is run before it is timed."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Task:

@@ -12,7 +12,7 @@ _SPARSE_NODE_BYTES = 16
 
 
 class Liblinear(ArrayPeer):
-    """`train` of LIBLINEAR, without bias term; C is ours."""
+    """`train` of LIBLINEAR, without bias term, by its dual solvers; C is ours."""
 
     title: ClassVar[str] = "LIBLINEAR"
     distribution: ClassVar[str] = "liblinear-official"
@@ -50,3 +50,15 @@ class Liblinear(ArrayPeer):
             return Fitted(W=W)
 
         return run
+
+
+class LiblinearPrimal(Liblinear):
+    """Its Newton method for the primal of logistic regression, for many more rows than features."""
+
+    title: ClassVar[str] = "LIBLINEAR, primal"
+    objectives: ClassVar[tuple[str, ...]] = ("logistic_ova",)
+    # Its default is the fourth of these.
+    effort: ClassVar[Effort] = Effort(
+        name="tolerance", first=0.64, factor=0.25, runs=8, default=0.01
+    )
+    _SOLVERS: ClassVar[dict[str, int]] = {"logistic_ova": 0}

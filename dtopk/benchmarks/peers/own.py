@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from dtopk.benchmarks.peers.base import Effort, Fitted, Peer, Task, as_weights
+from dtopk.benchmarks.peers.base import WARM_UP_ROWS, Effort, Fitted, Peer, Task, as_weights
 from dtopk.benchmarks.problems import OBJECTIVES, ProblemData, Shape
 from dtopk_storage import open_store
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from dtopk.estimators import TopKClassifier
     from dtopk.solvers.certificate import Certificate
 
-_WARM_UP_ROWS = 500
 _REFERENCE_SHARE = 0.8
 """Of the limit of time, after which a reference is certified as it is."""
 
@@ -34,9 +33,9 @@ class Own(Peer):
     def prepare(self, task: Task, data: ProblemData, stack: ExitStack) -> Callable[[], Fitted]:
         """See :meth:`Peer.prepare`; kernels are compiled here, on a few rows."""
         if data.is_store:
-            return _prepare_store(task, data)
+            return _prepare_store(task, data, self._more(task))
         X, y = data.load_training()
-        _classifier(task, max_epochs=3).fit(X[:_WARM_UP_ROWS], y[:_WARM_UP_ROWS])
+        _classifier(task, max_epochs=3).fit(X[:WARM_UP_ROWS], y[:WARM_UP_ROWS])
         classifier = _classifier(task, tol=task.effort or self.effort.first, **self._more(task))
 
         def train() -> Fitted:
@@ -78,7 +77,7 @@ class OwnOnDask(Peer):
 
         client = stack.enter_context(open_workers(task.threads))
         X, y = data.load_training()
-        few = persist_rows(client, X[:_WARM_UP_ROWS], y[:_WARM_UP_ROWS], task.threads)
+        few = persist_rows(client, X[:WARM_UP_ROWS], y[:WARM_UP_ROWS], task.threads)
         _classifier(task, max_epochs=3, client=client).fit(*few)
         rows = persist_rows(client, X, y, task.threads)
         classifier = _classifier(task, tol=task.effort or self.effort.first, client=client)
@@ -90,7 +89,7 @@ class OwnOnDask(Peer):
         return train
 
 
-def _prepare_store(task: Task, data: ProblemData) -> Callable[[], Fitted]:
+def _prepare_store(task: Task, data: ProblemData, more: dict[str, Any]) -> Callable[[], Fitted]:
     from dtopk.engine import ArrayRows, FitOptions, StoreRows, fit
 
     objective = OBJECTIVES[task.objective]
@@ -99,6 +98,7 @@ def _prepare_store(task: Task, data: ProblemData) -> Callable[[], Fitted]:
         tol=task.effort or Own.effort.first,
         threads=task.threads,
         memory_limit_bytes=task.shape.memory_limit,
+        **more,
     )
     loss = objective.make_loss()
     rows = StoreRows(open_store(data.store_path), "train")

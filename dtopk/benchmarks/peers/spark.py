@@ -10,7 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dtopk.benchmarks.peers.base import Effort, Fitted, Peer, Task, mean_regularization
+from dtopk.benchmarks.peers.base import (
+    WARM_UP_ROWS,
+    Effort,
+    Fitted,
+    Peer,
+    Task,
+    mean_regularization,
+)
 from dtopk.benchmarks.problems import ProblemData
 from dtopk.engine.memory import free_memory
 
@@ -37,7 +44,7 @@ class SparkLogistic(Peer):
     item_bytes: ClassVar[int] = 8
 
     def prepare(self, task: Task, data: ProblemData, stack: ExitStack) -> Callable[[], Fitted]:
-        """See :meth:`Peer.prepare`; Spark is started and the rows are cached here."""
+        """See :meth:`Peer.prepare`; Spark is started, caches the rows and compiles here."""
         from pyspark.ml.classification import LogisticRegression
 
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dtopk-spark-")))
@@ -57,6 +64,8 @@ class SparkLogistic(Peer):
             featuresCol=_COLUMN,
             **options,
         )
+        few = frame.limit(WARM_UP_ROWS)
+        estimator.copy({estimator.maxIter: 3}).fit(few)
 
         def run() -> Fitted:
             model = estimator.fit(frame)
