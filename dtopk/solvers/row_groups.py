@@ -56,6 +56,11 @@ class RowGroups:
         self._moved = np.empty(block_size, np.int64)
         self._factors = np.empty(GROUP_ROWS * block_size, dtype)
 
+    def compile(self) -> None:
+        """Call the kernel that needs more than one group, so that no sweep waits for it."""
+        values = np.zeros((1, 1), self._factors.dtype)
+        take_columns(values, np.zeros(1, np.int64), np.empty_like(values))
+
     def solve(
         self, scores: Array, G: Array, dual: Array, delta: Array, labels: Labels, costs: Array
     ) -> tuple[float, NDArray[np.int64]]:

@@ -144,11 +144,25 @@ class BlockUpdater:
         self.timings = Timings()
         dtype = conversion.dtype
         self._X = np.empty((block_size, conversion.width), dtype)
-        self._gram = np.empty((block_size, block_size), dtype)
+        self._gram = np.empty(block_size * block_size, dtype)
         self._groups = RowGroups(loss, block_size, dtype)
         self._scores, self._dual, self._delta = (
             np.empty((block_size, n_classes), dtype) for _ in range(3)
         )
+
+    def compile(self, X: Array, labels: Labels, W: Array) -> None:
+        """Call every kernel of an update once, so that no sweep waits for the compiler.
+
+        Parameters
+        ----------
+        X : ndarray of shape (1, d), at-rest dtype
+        labels : ndarray of shape (1,), int32, or LabelSets
+        W : ndarray of shape (width, n_classes), C-contiguous, float32 or float64
+            Overwritten.
+        """
+        costs, dual = np.ones(1, W.dtype), np.zeros((1, W.shape[1]), W.dtype)
+        self.update(X, labels, costs, dual, np.zeros(1, np.int64), W, 1.0)
+        self._groups.compile()
 
     def update(
         self,
@@ -192,7 +206,8 @@ class BlockUpdater:
         clock = [time.perf_counter()]
         take_duals(dual, rows, W.dtype.type(1 / ratio), a)
         y, cost = labels[rows], costs[rows] / W.dtype.type(ratio)
-        block, G = self._X[:n_rows], self._gram[:n_rows, :n_rows]
+        # Contiguous of any number of rows: other strides would be kernels of their own to compile.
+        block, G = self._X[:n_rows], self._gram[: n_rows * n_rows].reshape(n_rows, n_rows)
         self.conversion.gather(X, rows, block)
         clock.append(time.perf_counter())
         gram(block, G, alpha=sigma)
