@@ -138,7 +138,6 @@ class BlockUpdater:
     def __init__(
         self, loss: RowSolver, conversion: RowConversion, n_classes: int, block_size: int
     ) -> None:
-        self.loss = loss
         self.conversion = conversion
         self.block_size = block_size
         self.timings = Timings()
@@ -149,6 +148,15 @@ class BlockUpdater:
         self._scores, self._dual, self._delta = (
             np.empty((block_size, n_classes), dtype) for _ in range(3)
         )
+
+    @property
+    def loss(self) -> RowSolver:
+        """What updates each row; may be another one from one call to the next."""
+        return self._groups.solver
+
+    @loss.setter
+    def loss(self, loss: RowSolver) -> None:
+        self._groups.solver = loss
 
     def compile(self, X: Array, labels: Labels, W: Array) -> None:
         """Call every kernel of an update once, so that no sweep waits for the compiler.
