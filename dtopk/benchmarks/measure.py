@@ -28,15 +28,8 @@ from dtopk.benchmarks.memory import peak_bytes, reset_peaks
 from dtopk.benchmarks.peers import Task, find_peer
 from dtopk.benchmarks.problems import OBJECTIVES, ProblemData, Shape, evaluate_primal
 from dtopk.evaluation import AccuracyCounts
+from dtopk.launch.settings import THREAD_VARIABLES
 
-THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMBA_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-)
-"""What the libraries of all solvers read when they are loaded."""
 SETUP_LIMIT_S = 900.0
 """Seconds that loading, and judging, may take."""
 _KS = (1, 5)

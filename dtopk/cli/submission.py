@@ -1,7 +1,6 @@
 """What the commands about submitted runs share: find one, ask about it, read what it has left."""
 
 import dataclasses
-import json
 import os
 import shlex
 import time
@@ -19,6 +18,7 @@ from dtopk.launch.submit import (
     find_submissions,
     make_back_end,
 )
+from dtopk_storage.json_files import parse_object
 from dtopk_storage.objects import redact
 from dtopk_storage.paths import AnyPath, as_path
 
@@ -351,10 +351,11 @@ def find_dashboard(folder: SubmissionFolder, record: SubmissionRecord) -> int:
     files = sorted(folder.path.glob("scheduler-*.json"), key=lambda path: path.stat().st_mtime)
     for path in reversed(files):
         try:
-            services = json.loads(path.read_text(encoding="utf-8")).get("services", {})
-            return int(services.get("dashboard", record.dashboard_port))
-        except (OSError, ValueError, TypeError):
+            services = parse_object(path.read_bytes()).get("services")
+        except (OSError, ValueError):
             continue
+        port = services.get("dashboard") if isinstance(services, dict) else None
+        return port if type(port) is int else record.dashboard_port
     return record.dashboard_port
 
 

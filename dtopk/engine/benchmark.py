@@ -158,7 +158,7 @@ def measure_pass(
         given = choose_masks(loss, conversion, W, X, labels)
     limits, epochs, parts = [], [], []
     with threadpool_limits(threads or None, user_api="blas"):
-        _warm_up(loss, X, given, n_classes, size)
+        _warm_up(loss, X, given, n_classes)
         for number in range(passes):
             limits.append(_time_limit(X, n_classes))
             updater.timings = Timings()
@@ -184,15 +184,13 @@ def measure_pass(
     )
 
 
-def _warm_up(loss: Loss, X: Array, labels: Labels, n_classes: int, block_size: int) -> None:
-    """Compile the kernels, on a few rows."""
-    rows = np.arange(min(block_size, len(X)))
+def _warm_up(loss: Loss, X: Array, labels: Labels, n_classes: int) -> None:
+    """Compile the kernels, on a row."""
+    X, labels = X[:1], labels[:1]
     conversion = RowConversion(n_features=X.shape[1], dtype=X.dtype)
-    W, dual = np.zeros((X.shape[1], n_classes), X.dtype), np.zeros((len(rows), n_classes), X.dtype)
-    costs = np.ones(len(rows), X.dtype)
-    updater = BlockUpdater(loss, conversion, n_classes, len(rows))
-    updater.update(X, labels, costs, dual, rows, W, 1.0)
-    CertificateSums(loss, conversion, W).add(X[rows], labels[rows], costs, dual)
+    W, dual = np.zeros((X.shape[1], n_classes), X.dtype), np.zeros((1, n_classes), X.dtype)
+    BlockUpdater(loss, conversion, n_classes, 1).compile(X, labels, W)
+    CertificateSums(loss, conversion, W).add(X, labels, np.ones(1, X.dtype), dual)
 
 
 def _time_limit(X: Array, n_classes: int) -> float:

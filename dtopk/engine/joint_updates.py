@@ -50,6 +50,11 @@ class WeightStack:
         self._places = [slice(first, first + n_classes) for first in range(0, columns, n_classes)]
         self._free = list(self._places)
 
+    def compile(self) -> None:
+        """Call the kernel that writes changes into columns, so that no sweep waits for it."""
+        delta = self._delta[:, self._places[0]]
+        spread_rows(np.zeros_like(delta, order="C"), np.empty(0, np.int64), delta)
+
     @property
     def n_places(self) -> int:
         """Places for models."""
@@ -226,7 +231,7 @@ class JointUpdates:
         self._n_models = n_models
         self._stacks: list[WeightStack] = []
         self._block = np.empty((block_size, conversion.width), conversion.dtype)
-        self._gram = np.empty((block_size, block_size), conversion.dtype)
+        self._gram = np.empty(block_size * block_size, conversion.dtype)
 
     def make_updater(self, own: BlockUpdater) -> SharedUpdater:
         """Make what takes the place of a model's own updater.
@@ -241,6 +246,7 @@ class JointUpdates:
             n_places = max(min(_STACK_COLUMNS // self._n_classes, n_left), 1)
             width, dtype = self._conversion.width, self._conversion.dtype
             with_place = [WeightStack(width, self._n_classes, n_places, self._block_size, dtype)]
+            with_place[0].compile()
             self._stacks += with_place
         return SharedUpdater(own, self._n_classes, with_place[0])
 
@@ -262,7 +268,9 @@ class JointUpdates:
         for start in range(0, len(order), self._block_size):
             began = time.perf_counter()
             rows = order[start : start + self._block_size]
-            block, G = self._block[: len(rows)], self._gram[: len(rows), : len(rows)]
+            # Contiguous, as BlockUpdater has it.
+            G = self._gram[: len(rows) ** 2].reshape(len(rows), len(rows))
+            block = self._block[: len(rows)]
             self._conversion.gather(X, rows, block)
             gram(block, G)
             self.seconds += time.perf_counter() - began

@@ -174,8 +174,7 @@ class Member:
     def _compile(self, loss: Loss, steps: RowSolver, labels: Labels) -> None:
         X, costs = np.zeros((1, self.rows.n_features), self.rows.dtype), np.ones(1, self.W.dtype)
         W, dual = np.zeros_like(self.W), np.zeros((1, self.rows.n_classes), self.W.dtype)
-        updater = BlockUpdater(steps, self.conversion, self.rows.n_classes, 1)
-        updater.update(X, labels, costs, dual, np.zeros(1, np.int64), W, 1.0)
+        BlockUpdater(steps, self.conversion, self.rows.n_classes, 1).compile(X, labels, W)
         CertificateSums(loss, self.conversion, W).add(X, labels, costs, dual)
 
     def example_labels(self) -> Labels:

@@ -102,7 +102,7 @@ def _compile(rows: KernelRows, loss: Loss, options: FitOptions) -> None:
         n_classes=rows.n_classes,
     )
     sdca = KernelSdca(problem, 1)
-    sdca.sweep(np.zeros(1, np.int64))
+    sdca.compile()
     sdca.certify(lambda start, stop: one, options.tol)
 
 

@@ -1,9 +1,7 @@
 """What happens after each epoch of a job: validation accuracy, history, metrics for the tracker."""
 
 import contextlib
-import csv
 import dataclasses
-import io
 import logging
 import math
 import time
@@ -195,9 +193,8 @@ def _read_accuracy(folder: RunFolder) -> dict[int, dict[str, float]]:
     """Read the validation accuracies of a run that goes on; what cannot be read is left out."""
     known = {field.name for field in dataclasses.fields(EpochRecord)}
     accuracy: dict[int, dict[str, float]] = {}
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        text = folder.history.read_text(encoding="utf-8")
-        for row in csv.DictReader(io.StringIO(text, newline="")):
+    with contextlib.suppress(OSError, ValueError):
+        for row in folder.read_history():
             accuracy[int(row["epoch"])] = {
                 name: float(value) for name, value in row.items() if name not in known and value
             }

@@ -1,5 +1,7 @@
 """The names in a job that stand for parts of the program: its loss and its solver."""
 
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,6 +51,8 @@ def _read_matrix(path: Path) -> NDArray[np.float64]:
     """
     wanted = "label_cost must be a .npy or .csv file of numbers,"
     try:
+        if not path.is_file():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         if path.suffix == ".npy":
             matrix = np.array(map_array(path), dtype=np.float64)
         else:

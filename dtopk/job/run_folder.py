@@ -30,6 +30,28 @@ _BEGUN = (".run.json.partial-", ".sweep-run.json.partial-")
 """Beginnings of what a run, or a sweep, leaves that was killed while it wrote its first file."""
 
 
+def read_object(path: AnyPath) -> dict[str, Any]:
+    """Read a JSON object that a run or a sweep has left, whatever it says.
+
+    Parameters
+    ----------
+    path : Path or ObjectPath
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is none.
+    CheckpointError
+        If it is damaged.
+    """
+    try:
+        return parse_object(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(
+            f"{str(path)!r} must be as dtopk wrote it, but it is not: {error}."
+        ) from error
+
+
 def name_run_folder(template: str) -> AnyPath:
     """Put the time of now in the place of '{time}'.
 
@@ -258,12 +280,7 @@ class RunFolder:
         CheckpointError
             If it is damaged.
         """
-        try:
-            return parse_object(self.result.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise CheckpointError(
-                f"{str(self.result)!r} must be as dtopk wrote it, but it is not: {error}."
-            ) from error
+        return read_object(self.result)
 
     def read_history(self) -> list[dict[str, str]]:
         """Read the lines of the history, which is none where there is no file.
@@ -281,7 +298,9 @@ class RunFolder:
             for row in rows:
                 if None in row or None in row.values():
                     raise ValueError("a line has more or fewer values than the first")
-                int(row["epoch"]), float(row["seconds"]), float(row["relative_gap"])
+                int(row["epoch"])
+                for name in ("seconds", "primal", "dual_value", "relative_gap"):
+                    float(row[name])
             return rows
         except (ValueError, KeyError, csv.Error) as error:
             raise CheckpointError(

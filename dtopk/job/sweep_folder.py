@@ -14,7 +14,7 @@ from dtopk.atomic import write_text
 from dtopk.engine import EpochRecord, FitResult
 from dtopk.job.files import flatten_job, load_sweep
 from dtopk.job.names import list_settings
-from dtopk.job.run_folder import RunFolder, RunRecord
+from dtopk.job.run_folder import RunFolder, RunRecord, read_object
 from dtopk.job.sweep_config import Setting, SweepJob, values_key
 from dtopk.model import Model, load_model
 from dtopk_storage import CheckpointError
@@ -208,12 +208,7 @@ class SweepFolder:
         CheckpointError
             If it is no JSON object.
         """
-        try:
-            return parse_object(self.result.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise CheckpointError(
-                f"{str(self.result)!r} must be as dtopk wrote it, but it is not: {error}."
-            ) from error
+        return read_object(self.result)
 
     def write_record(self, record: RunRecord) -> None:
         """Write it, or write it anew."""

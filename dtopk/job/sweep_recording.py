@@ -1,9 +1,7 @@
 """Record a sweep with the tracker: a parent run, and in it a run for each setting."""
 
 import contextlib
-import csv
 import dataclasses
-import io
 import math
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dtopk.job.files import flatten_job
-from dtopk.job.run_folder import RunRecord
+from dtopk.job.run_folder import RunFolder, RunRecord
 from dtopk.job.sweep_config import Setting
 from dtopk.job.sweep_folder import Unit
 from dtopk.job.sweep_plan import SweepPlan
@@ -158,8 +156,7 @@ def _name_metrics(split: str, metrics: Mapping[str, float]) -> dict[str, float]:
 
 def _read_history(plan: SweepPlan, unit: Unit) -> Iterator[tuple[int, dict[str, float]]]:
     """Read what each epoch of a training found."""
-    text = (plan.folder.unit(unit) / "history.csv").read_text(encoding="utf-8")
-    for row in csv.DictReader(io.StringIO(text, newline="")):
+    for row in RunFolder(path=plan.folder.unit(unit)).read_history():
         primal, dual, gap = (float(row[key]) for key in ("primal", "dual_value", "relative_gap"))
         yield (
             int(row["epoch"]),

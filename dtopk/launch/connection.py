@@ -140,7 +140,7 @@ def _read_address(options: ClusterOptions) -> str:
         return options.scheduler
     path = Path(options.scheduler)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes()
         written_s = time.time() - path.stat().st_mtime
     except FileNotFoundError as error:
         raise _NotYet(reason="there is no such file") from error
@@ -158,10 +158,10 @@ def _read_address(options: ClusterOptions) -> str:
         raise
 
 
-def _parse_address(text: str, options: ClusterOptions) -> str:
+def _parse_address(text: bytes, options: ClusterOptions) -> str:
     try:
         fields = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(
             f"scheduler must be a file that 'dask scheduler --scheduler-file' wrote, got "
             f"{options.scheduler!r}, which is not JSON: {error}."

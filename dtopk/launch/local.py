@@ -17,7 +17,7 @@ from distributed import Client, LocalCluster
 from dtopk.launch.errors import ClusterError
 from dtopk.launch.options import ClusterOptions
 from dtopk.launch.security import make_security
-from dtopk.launch.settings import DASK_SETTINGS
+from dtopk.launch.settings import DASK_SETTINGS, THREAD_VARIABLES
 from dtopk.launch.workers import THREADS_RESOURCE, describe_error
 
 logger = logging.getLogger(__name__)
@@ -25,13 +25,6 @@ logger = logging.getLogger(__name__)
 _HOST = "127.0.0.1"
 """Whoever reaches a Dask scheduler or worker can run code as its owner: nobody on other machines
 may."""
-THREAD_VARIABLES = (
-    "OPENBLAS_NUM_THREADS",
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMBA_NUM_THREADS",
-)
-"""Read by the libraries when they are loaded, which in a worker is before any code of ours."""
 _GUARD = (
     "A script must open a local cluster under 'if __name__ == \"__main__\":', since every worker "
     "imports it."

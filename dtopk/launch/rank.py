@@ -25,10 +25,9 @@ import dask
 from distributed import Nanny, Scheduler, Status
 
 from dtopk.launch.errors import ClusterError
-from dtopk.launch.local import THREAD_VARIABLES
 from dtopk.launch.options import ClusterOptions, is_address
 from dtopk.launch.security import make_security
-from dtopk.launch.settings import DASK_SETTINGS
+from dtopk.launch.settings import DASK_SETTINGS, THREAD_VARIABLES
 from dtopk.launch.workers import THREADS_RESOURCE
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""The settings of Dask that training wants, whoever starts scheduler and workers."""
+"""What training wants of Dask and of processes, whoever starts scheduler and workers."""
 
 from typing import Any
 
@@ -18,3 +18,11 @@ DASK_SETTINGS: dict[str, Any] = {
 }
 """Values by Dask's names; deploy/dask.yaml has the same for scheduler and workers started by
 hand."""
+THREAD_VARIABLES = (
+    "OPENBLAS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+"""Read by the libraries when they are loaded, which in a worker is before any code of ours."""

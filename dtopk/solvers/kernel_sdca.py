@@ -130,6 +130,11 @@ class KernelSdca:
         """Return r of the accelerated outer loop; 1: plain."""
         return 1.0 if self._centres is None else self._centres[0].ratio
 
+    def compile(self) -> None:
+        """Call every kernel of a sweep once, on the first row, which may change."""
+        self.sweep(np.zeros(1, np.int64))
+        self._groups.compile()
+
     def sweep(
         self, order: NDArray[np.int64], should_stop: Callable[[], bool] = lambda: False
     ) -> int:

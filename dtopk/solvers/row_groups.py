@@ -52,9 +52,15 @@ class RowGroups:
     """
 
     def __init__(self, solver: RowSolver, block_size: int, dtype: np.dtype[Any]) -> None:
-        self._solver = solver
+        self.solver = solver
+        """May be another one from one call to the next."""
         self._moved = np.empty(block_size, np.int64)
         self._factors = np.empty(GROUP_ROWS * block_size, dtype)
+
+    def compile(self) -> None:
+        """Call the kernel that needs more than one group, so that no sweep waits for it."""
+        values = np.zeros((1, 1), self._factors.dtype)
+        take_columns(values, np.zeros(1, np.int64), np.empty_like(values))
 
     def solve(
         self, scores: Array, G: Array, dual: Array, delta: Array, labels: Labels, costs: Array
@@ -87,7 +93,7 @@ class RowGroups:
             if n_moved:
                 factors = self._take_factors(G, first, last, n_moved)
                 gemm(factors, delta[:n_moved], scores[first:last], beta=1.0)
-            value += self._solver.update_rows(scores, G, dual, delta, labels, costs, first, last)
+            value += self.solver.update_rows(scores, G, dual, delta, labels, costs, first, last)
             n_moved = pack_moved_rows(delta, first, last, self._moved, n_moved)
         return value, self._moved[:n_moved]
 

@@ -138,17 +138,39 @@ class BlockUpdater:
     def __init__(
         self, loss: RowSolver, conversion: RowConversion, n_classes: int, block_size: int
     ) -> None:
-        self.loss = loss
         self.conversion = conversion
         self.block_size = block_size
         self.timings = Timings()
         dtype = conversion.dtype
         self._X = np.empty((block_size, conversion.width), dtype)
-        self._gram = np.empty((block_size, block_size), dtype)
+        self._gram = np.empty(block_size * block_size, dtype)
         self._groups = RowGroups(loss, block_size, dtype)
         self._scores, self._dual, self._delta = (
             np.empty((block_size, n_classes), dtype) for _ in range(3)
         )
+
+    @property
+    def loss(self) -> RowSolver:
+        """What updates each row; may be another one from one call to the next."""
+        return self._groups.solver
+
+    @loss.setter
+    def loss(self, loss: RowSolver) -> None:
+        self._groups.solver = loss
+
+    def compile(self, X: Array, labels: Labels, W: Array) -> None:
+        """Call every kernel of an update once, so that no sweep waits for the compiler.
+
+        Parameters
+        ----------
+        X : ndarray of shape (1, d), at-rest dtype
+        labels : ndarray of shape (1,), int32, or LabelSets
+        W : ndarray of shape (width, n_classes), C-contiguous, float32 or float64
+            Overwritten.
+        """
+        costs, dual = np.ones(1, W.dtype), np.zeros((1, W.shape[1]), W.dtype)
+        self.update(X, labels, costs, dual, np.zeros(1, np.int64), W, 1.0)
+        self._groups.compile()
 
     def update(
         self,
@@ -192,7 +214,8 @@ class BlockUpdater:
         clock = [time.perf_counter()]
         take_duals(dual, rows, W.dtype.type(1 / ratio), a)
         y, cost = labels[rows], costs[rows] / W.dtype.type(ratio)
-        block, G = self._X[:n_rows], self._gram[:n_rows, :n_rows]
+        # Contiguous of any number of rows: other strides would be kernels of their own to compile.
+        block, G = self._X[:n_rows], self._gram[: n_rows * n_rows].reshape(n_rows, n_rows)
         self.conversion.gather(X, rows, block)
         clock.append(time.perf_counter())
         gram(block, G, alpha=sigma)

@@ -41,7 +41,8 @@ def parse_record(text: str | bytes, kind: type[T], *, more: bool = False) -> T:
     ----------
     text : str or bytes
     kind : type
-        A dataclass whose fields are strings, numbers, bools, dicts and tuples of these.
+        A dataclass whose fields are strings, numbers, bools, dicts and tuples of these, or
+        dataclasses like it.
     more : bool
         Whether there may be keys that it does not have; they are left out.
 
@@ -54,7 +55,10 @@ def parse_record(text: str | bytes, kind: type[T], *, more: bool = False) -> T:
     ValueError
         It is no JSON object, lacks a field, or has one of another type.
     """
-    fields = parse_object(text)
+    return _make(parse_object(text), kind, more)
+
+
+def _make(fields: dict[str, Any], kind: type[T], more: bool) -> T:
     hints = typing.get_type_hints(kind)
     known = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for name in fields:
@@ -76,8 +80,10 @@ def _take(value: Any, hint: Any, name: str) -> Any:
         return float(value)
     if origin is tuple and isinstance(value, list):
         return tuple(_take(each, arguments[0], name) for each in value)
+    if dataclasses.is_dataclass(origin) and isinstance(value, dict):
+        return _make(value, typing.cast(type[Any], origin), more=False)
     if type(value) is not origin or (origin is int and abs(value) >= 2**63):
-        raise ValueError(f"{name!r} must be {_WORDS[origin]}, got {_show(value)}")
+        raise ValueError(f"{name!r} must be {_WORDS.get(origin, 'an object')}, got {_show(value)}")
     if origin is dict:
         return {key: _take(each, arguments[1], name) for key, each in value.items()}
     return value

@@ -27,6 +27,10 @@ SOLVERS: dict[str, tuple[str, dict[str, Any], str]] = {
     "pegasos": ("topk_hinge_alpha", {"k": 2}, "pegasos"),
 }
 solvers = pytest.mark.parametrize("name", SOLVERS)
+SQUARING = {
+    "softmax", "hinge", "smooth hinge", "entropy", "one against the rest", "multilabel", "lbfgs",
+}  # fmt: skip
+"""Those that take squares of features, which overflow where the features themselves do not."""
 TOO_LARGE = r"must stay finite, got .* are too large for float\d\d\. Scale the features"
 
 
@@ -35,15 +39,16 @@ def make(name):
     return make_loss(loss, **parameters), solver
 
 
-def fit_or_refuse(X, y, name, folder, **options):
-    """Train to a true certificate, or to the error that says what is too large."""
+def fit_or_refuse(X, y, name, folder, *, may_refuse, **options):
+    """Train to a true certificate or, where it may, to the error that says what is too large."""
     loss, solver = make(name)
     try:
-        return fit_and_check(X, y, M, loss, folder, solver=solver, max_epochs=12, **options)
+        fit_and_check(X, y, M, loss, folder, solver=solver, max_epochs=12, **options)
     except ValueError as error:
+        if not may_refuse:
+            raise
         with pytest.raises(ValueError, match=TOO_LARGE):
             raise error
-        return None
 
 
 @solvers
@@ -51,8 +56,8 @@ def fit_or_refuse(X, y, name, folder, **options):
 def test_tiny_features_are_certified(scale, name, tmp_path):
     """Nothing can be learnt of them at C = 1: the optimum is W = 0, but for a rounding."""
     X, y = scaled_rows(scale, np.float32)
-    result = fit_or_refuse(X, y, name, tmp_path, dtype="float32")
-    assert result is not None
+    loss, solver = make(name)
+    result = fit_and_check(X, y, M, loss, tmp_path, solver=solver, max_epochs=12)
     assert result.certificate.certified
 
 
@@ -61,14 +66,17 @@ def test_tiny_features_are_certified(scale, name, tmp_path):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_huge_features_are_trained_truly_or_refused(scale, dtype, name, tmp_path):
     X, y = scaled_rows(scale, np.float32)
-    fit_or_refuse(X, y, name, tmp_path, dtype=dtype)
+    # Of softmax, scores of 1e18 times their weights are too large for float32 before squares are.
+    too_large = name in SQUARING if scale > 1e19 else name == "softmax"
+    may_refuse = dtype == "float32" and too_large
+    fit_or_refuse(X, y, name, tmp_path, may_refuse=may_refuse, dtype=dtype)
 
 
 @solvers
 def test_features_of_very_different_sizes_are_trained_truly_or_refused(name, tmp_path):
     """In float32 a mixture of large atoms cancels to its rounding, of which no bound is made."""
     X, y = scaled_rows(np.array([1e-19, 1.0, 1e10, 1e-10]), np.float32)
-    fit_or_refuse(X, y, name, tmp_path, dtype="float32")
+    fit_or_refuse(X, y, name, tmp_path, may_refuse=name == "softmax", dtype="float32")
 
 
 @pytest.mark.parametrize("C", [1e-12, 1.0, 1e12], ids=str)
@@ -97,14 +105,17 @@ def test_the_subgradient_method_bounds_smooth_losses_truly_in_float32(loss, C, t
 def test_one_huge_row_is_trained_truly_or_refused(name, tmp_path):
     X, y = plain_rows()
     X[3] *= 1e30
-    fit_or_refuse(X.astype(np.float32), y, name, tmp_path, dtype="float32")
+    X = X.astype(np.float32)
+    fit_or_refuse(X, y, name, tmp_path, may_refuse=name in SQUARING, dtype="float32")
 
 
 @solvers
 @pytest.mark.parametrize("scale", [1e300, 1e-300, 1e-310], ids=str)
 def test_float64_features_at_its_ends_are_trained_truly_or_refused(scale, name, tmp_path):
     X, y = scaled_rows(scale, np.float64)
-    fit_or_refuse(X, y, name, tmp_path, dtype="float64")
+    # The blocks' own steps have no squares in them.
+    may_refuse = scale > 1 and name != "block_frank_wolfe"
+    fit_or_refuse(X, y, name, tmp_path, may_refuse=may_refuse, dtype="float64")
 
 
 @pytest.mark.parametrize("scale", [6e-8, 8192.0], ids=["subnormal", "large"])

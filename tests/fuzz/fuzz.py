@@ -144,8 +144,18 @@ def fuzz_in_process(names: Sequence[str], options: argparse.Namespace) -> list[R
     Returns
     -------
     list of Report
-        Those after a reader that ended the process are left out.
+        One for each; those after a reader that ended the process are fuzzed in another.
     """
+    reports: list[Report] = []
+    while len(reports) < len(names):
+        reports += _fuzz_child(names[len(reports) :], options)
+    return reports
+
+
+def _fuzz_child(names: Sequence[str], options: argparse.Namespace) -> list[Report]:
+    """Fuzz readers in one process, as far as it comes."""
+    from tests.fuzz.sandbox import find_input
+
     with tempfile.TemporaryDirectory(prefix="dtopk-fuzz-") as folder:
         command = [
             sys.executable, "-m", "tests.fuzz.fuzz", "--child", folder,
@@ -159,7 +169,7 @@ def fuzz_in_process(names: Sequence[str], options: argparse.Namespace) -> list[R
             report = Report(reader=names[len(reports)])
             report.findings.append(f"ends with status {done.returncode}:\n{done.stderr[-3000:]}")
             reports.append(report)
-            inputs = Path(folder) / "fuzzed" / "input"
+            inputs = find_input(Path(folder))
             if options.keep and inputs.is_dir():
                 last = Path(options.keep) / report.reader / "last"
                 shutil.copytree(inputs, last, dirs_exist_ok=True)

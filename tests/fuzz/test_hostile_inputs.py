@@ -125,7 +125,7 @@ def test_members_with_names_of_other_folders_are_not_written_there(tmp_path):
 
 def test_an_index_that_makes_rows_of_gigabytes_is_refused(tmp_path):
     content = b"0 1:1\n1 99999999999:1\n"
-    refuse_source(tmp_path, "x.svm", content, r"(at most 134,217,728 a row|label index:value)")
+    refuse_source(tmp_path, "x.svm", content, r"label index:value.* value too large")
 
 
 def test_an_index_below_that_of_32_bits_is_refused_before_rows_are_made(tmp_path):
@@ -415,7 +415,14 @@ def test_a_result_of_a_sweep_that_is_none_is_refused(text, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["epoch\n1\n", "epoch,seconds,relative_gap\nx,1,1\n", "\x00\n\x00", "a,b\n1,2,3\n"]
+    "text",
+    [
+        "epoch\n1\n",
+        "epoch,seconds,relative_gap\nx,1,1\n",
+        "epoch,seconds,relative_gap\n1,1,1\n",
+        "\x00\n\x00",
+        "a,b\n1,2,3\n",
+    ],
 )
 def test_a_history_that_is_none_is_refused(text, tmp_path):
     put(tmp_path, {"run/history.csv": text.encode()})

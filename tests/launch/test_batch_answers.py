@@ -121,6 +121,16 @@ def test_job_that_runs_says_where_its_pages_are(programs, submitted, status):
     assert found.text.split("-J ")[1].splitlines()[0].endswith(" n1")
 
 
+@pytest.mark.parametrize("text", ["[]", "[" * 100_000, '{"services": 3}', '{"services": {}}'])
+def test_job_whose_scheduler_file_is_damaged_has_its_pages_where_asked_for(
+    programs, submitted, status, text
+):
+    programs.say("scontrol", shown("RUNNING"))
+    folder = submitted(attempts="begin 1 n1\n")
+    (folder.path / "scheduler-42.json").write_text(text)
+    assert "ssh -N -L 8787:127.0.0.1:8787 -J" in status(folder).text
+
+
 @pytest.mark.parametrize(
     ("state", "left", "cause", "words"),
     [

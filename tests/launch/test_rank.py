@@ -10,9 +10,8 @@ import psutil
 import pytest
 
 from dtopk.launch import ClusterOptions, describe_workers, open_cluster
-from dtopk.launch.local import THREAD_VARIABLES
 from dtopk.launch.rank import main
-from dtopk.launch.settings import DASK_SETTINGS
+from dtopk.launch.settings import DASK_SETTINGS, THREAD_VARIABLES
 
 ENDS_S = 60.0
 """Seconds in which processes that must end have ended, on a machine with other work."""

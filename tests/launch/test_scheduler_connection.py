@@ -109,6 +109,7 @@ def test_scheduler_file_of_no_folder_is_not_waited_for(tmp_path, refuses):
     ("text", "message"),
     [
         ("tcp://127.0.0.1:8786", r"which is not JSON: Expecting value"),
+        ("[" * 100_000, r"which is not JSON: maximum recursion"),
         ("[1]", r"which has no address of a scheduler: None"),
         ('{"address": 3}', r"which has no address of a scheduler: 3"),
         ('{"address": "h:8786"}', r"which has no address of a scheduler: 'h:8786'"),

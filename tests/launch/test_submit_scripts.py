@@ -1,6 +1,7 @@
 """The scripts of `dtopk submit`: what they ask for, and what they do with a run that ends."""
 
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from dtopk.launch import ClusterError
 from dtopk.launch.submit import BACK_ENDS, Submission, SubmissionFolder, SubmitOptions
 from dtopk.launch.submit import make_back_end as make
 from dtopk.launch.submit.worker_jobs import (
@@ -259,6 +261,28 @@ def test_worker_options_come_back_from_their_file(tmp_path):
     made.folder.create()
     write_worker_options("slurm", made)
     assert read_worker_options(made.folder.workers) == describe_worker_jobs("slurm", made)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"back_end": "grid"}, r"'back_end' must be one of .*, got 'grid'"),
+        ({"tls": ["a"]}, r"'tls' must be three paths or none, got 1"),
+        ({"options": 3}, r"'options' must be an object, got 3"),
+        ({"options": {"nodes": "x"}}, r"'nodes' must be a whole number, got \"x\""),
+        ({"options": {"nodes": 0}}, r"nodes must be at least 1, got 0"),
+        ({"options": {"node": 1}}, r"key 'node' is unknown"),
+    ],
+)
+def test_worker_options_that_are_damaged_name_their_file(tmp_path, changes, message):
+    made = submission(tmp_path, form="workers")
+    made.folder.create()
+    write_worker_options("slurm", made)
+    path = made.folder.workers
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    message = rf"workers\.json' must be as dtopk wrote it, but it is not: {message}"
+    with pytest.raises(ClusterError, match=message):
+        read_worker_options(path)
 
 
 @pytest.mark.parametrize("back_end", ["slurm", "pbs", "lsf", "sge"])

@@ -152,6 +152,29 @@ def contents_of_undisturbed(source, tmp_path, way):
     return contents(tmp_path / "undisturbed")
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "match"),
+    [
+        ("plan.json", "[]", "it must be one JSON object"),
+        ("plan.json", "[" * 100_000, "nested too deeply"),
+        ("plan.json", "{}", "key 'command' is missing"),
+        ("plan.json", '{"command": {}, "manifest": {}}', "must tell of 'files'"),
+        ("labels.npy", "text", "must be readable"),
+        ("buckets/progress.json", "{}", "key 'n_dealt' is missing"),
+        ("buckets/progress.json", '{"n_dealt": 999999}', "must be at most 60, got 999999"),
+        ("buckets/progress.json", '{"n_dealt": "9"}', "'n_dealt' must be a whole number"),
+    ],
+)
+def test_damaged_files_of_a_broken_ingest_are_named(source, tmp_path, name, text, match):
+    interrupt(source, tmp_path / "s", options("shuffled"), Buckets, "deal", 1)
+    path = tmp_path / "s.partial" / name
+    assert path.is_file()
+    path.write_text(text)
+    with pytest.raises(DatasetError, match=match) as caught:
+        ingest(source, tmp_path / "s", options("shuffled"))
+    assert str(path) in str(caught.value)
+
+
 def test_resumed_ingest_writes_only_what_is_missing(source, tmp_path, monkeypatch):
     interrupt(source, tmp_path / "s", options("in_order"), ChunkedArray, "write_chunk", 6)
     written = []

@@ -27,6 +27,8 @@ from dtopk.launch.submit.back_end import BackEnd, Submission
 from dtopk.launch.submit.options import SubmitOptions
 from dtopk.launch.submit.record import SubmissionRecord
 from dtopk.launch.submit.script import quote_log
+from dtopk_storage.errors import describe_error
+from dtopk_storage.json_files import parse_record
 
 logger = logging.getLogger(__name__)
 
@@ -94,15 +96,24 @@ def write_worker_options(back_end: str, submission: Submission) -> None:
 
 
 def read_worker_options(path: Path) -> WorkerJobs:
-    """Read what `write_worker_options` wrote."""
-    fields = json.loads(path.read_text(encoding="utf-8"))
-    options: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in fields.pop("options").items()
-    }
-    for name in ("tls", "directives"):
-        fields[name] = tuple(fields[name])
-    return WorkerJobs(options=SubmitOptions(**options), **fields)
+    """Read what `write_worker_options` wrote.
+
+    Raises
+    ------
+    ClusterError
+        If it is not as it was written.
+    """
+    try:
+        jobs = parse_record(path.read_bytes(), WorkerJobs)
+        if jobs.back_end not in _NAMES:
+            raise ValueError(f"'back_end' must be one of {list(_NAMES)}, got {jobs.back_end!r}")
+        if len(jobs.tls) not in (0, 3):
+            raise ValueError(f"'tls' must be three paths or none, got {len(jobs.tls)}")
+        return jobs
+    except ValueError as error:
+        raise ClusterError(
+            f"{str(path)!r} must be as dtopk wrote it, but it is not: {describe_error(error)}."
+        ) from error
 
 
 def _own_directives(back_end: str, log_dir: str) -> tuple[str, ...]:
@@ -333,8 +344,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--scheduler-file", required=True)
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    jobs = read_worker_options(options.workers)
     try:
+        jobs = read_worker_options(options.workers)
         keep_worker_jobs(jobs, make_back_end(jobs.back_end), options.scheduler_file)
     except ClusterError as error:
         logger.error("%s", error)

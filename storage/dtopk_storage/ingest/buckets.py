@@ -1,5 +1,6 @@
 """Shuffling on disk: rows are dealt to files, each small enough to be put in order in memory."""
 
+import dataclasses
 import json
 import os
 from collections.abc import Iterator
@@ -9,12 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dtopk_storage.errors import DatasetError
+from dtopk_storage.errors import DatasetError, describe_error
 from dtopk_storage.files import write_atomic
+from dtopk_storage.json_files import parse_record
 
 # A bucket is held twice in memory while its rows are put in order.
 BUCKET_BYTES = 128 << 20
 _SYNC_BYTES = 1 << 30
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Progress:
+    """How far dealing has come."""
+
+    n_dealt: int
+    """Rows dealt whose files are on the disk."""
 
 
 class Buckets:
@@ -138,7 +148,7 @@ class Buckets:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-        text = json.dumps({"n_dealt": self.n_dealt})
+        text = json.dumps(dataclasses.asdict(_Progress(n_dealt=self.n_dealt)))
         write_atomic(self._folder / "progress.json", [text.encode()], durable=True)
         self._unsynced = 0
 
@@ -151,10 +161,22 @@ class Buckets:
         """Cut the files back to what was recorded, and return the number of rows dealt."""
         self._folder.mkdir(exist_ok=True)
         path = self._folder / "progress.json"
-        n_dealt = int(json.loads(path.read_text())["n_dealt"]) if path.exists() else 0
+        n_dealt = self._read_progress(path) if path.exists() else 0
         if n_dealt == len(self._order):
             return n_dealt
         dealt = np.bincount(self._bucket_of[:n_dealt], minlength=self.n_buckets)
         for file in self._files():
             os.truncate(file, int(dealt[int(file.name)]) * self._row_bytes)
         return n_dealt
+
+    def _read_progress(self, path: Path) -> int:
+        try:
+            n_dealt = parse_record(path.read_bytes(), _Progress).n_dealt
+            if not 0 <= n_dealt <= len(self._order):
+                raise ValueError(f"'n_dealt' must be at most {len(self._order)}, got {n_dealt}")
+            return n_dealt
+        except ValueError as error:
+            raise DatasetError(
+                f"{str(path)!r} must be as dtopk wrote it, but it is not: "
+                f"{describe_error(error)}. Delete {str(self._folder.parent)!r} and ingest again."
+            ) from error

@@ -10,10 +10,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dtopk_storage.errors import DatasetError
+from dtopk_storage.errors import DatasetError, describe_error
 from dtopk_storage.files import walk_files
 from dtopk_storage.ingest.options import IngestOptions
 from dtopk_storage.ingest.working_folder import PLAN
+from dtopk_storage.json_files import parse_record
 from dtopk_storage.label_rows import LabelRows
 from dtopk_storage.manifest import (
     FORMAT_VERSION,
@@ -26,6 +27,7 @@ from dtopk_storage.manifest import (
     Manifest,
     parse_manifest,
 )
+from dtopk_storage.npy_files import read_header
 from dtopk_storage.objects import ObjectPath
 from dtopk_storage.paths import AnyPath, write_whole
 from dtopk_storage.publishing import Columns
@@ -39,6 +41,14 @@ class Plan:
     """What the store's manifest will be."""
     columns: Columns
     """Labels, weights and order of the rows in the store."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _SavedPlan:
+    """What the file of a plan holds, beside those of the columns."""
+
+    command: dict[str, Any]
+    manifest: dict[str, Any]
 
 
 def fingerprint(source: AnyPath, options: IngestOptions) -> dict[str, Any]:
@@ -186,14 +196,22 @@ def load_plan(work: AnyPath, command: dict[str, Any]) -> Plan | None:
     Raises
     ------
     DatasetError
-        It was another command's, or a file has changed since.
+        It was another command's, a file has changed since, or the plan is damaged.
     """
+    place = work / PLAN
     try:
-        saved = json.loads((work / PLAN).read_text())
+        saved = parse_record(place.read_bytes(), _SavedPlan)
+        if not isinstance(saved.command.get("files"), dict):
+            raise ValueError("it must tell of 'files'")
     except FileNotFoundError:
         return None
-    _check_same_command(work, saved["command"], command)
-    manifest = parse_manifest(saved["manifest"], repr(str(work)))
+    except ValueError as error:
+        raise DatasetError(
+            f"{str(place)!r} must be as dtopk wrote it, but it is not: {describe_error(error)}. "
+            f"Delete {str(work)!r} to start anew."
+        ) from error
+    _check_same_command(work, saved.command, command)
+    manifest = parse_manifest(saved.manifest, repr(str(work)))
     return Plan(manifest=manifest, columns=_load_columns(work, manifest.kind))
 
 
@@ -210,16 +228,18 @@ def _arrays_of(columns: Columns) -> dict[str, NDArray[Any] | None]:
 
 def _load_columns(work: AnyPath, kind: Kind) -> Columns:
     def load(name: str) -> Any:
-        try:
-            body = (work / f"{name}.npy").read_bytes()
-        except FileNotFoundError:
-            return None
+        path = work / f"{name}.npy"
+        body = path.read_bytes()
+        read_header(io.BytesIO(body), len(body), repr(str(path)))
         return np.load(io.BytesIO(body), allow_pickle=False)
 
-    labels = load(LABELS)
-    if kind == "multilabel":
-        labels = LabelRows(load(LABEL_INDPTR), load(LABEL_INDICES))
-    return Columns(labels=labels, sample_weight=load(SAMPLE_WEIGHT), row_id=load(ROW_ID))
+    def find(name: str) -> Any:
+        return load(name) if (work / f"{name}.npy").is_file() else None
+
+    labels = (
+        LabelRows(load(LABEL_INDPTR), load(LABEL_INDICES)) if kind == "multilabel" else load(LABELS)
+    )
+    return Columns(labels=labels, sample_weight=find(SAMPLE_WEIGHT), row_id=find(ROW_ID))
 
 
 def _check_same_command(work: AnyPath, begun: dict[str, Any], command: dict[str, Any]) -> None:
