@@ -31,7 +31,7 @@ SQUARING = {
     "softmax", "hinge", "smooth hinge", "entropy", "one against the rest", "multilabel", "lbfgs",
 }  # fmt: skip
 """Those that take squares of features, which overflow where the features themselves do not."""
-TOO_LARGE = r"must stay finite, got .* are too large for float\d\d\. Scale the features"
+TOO_LARGE = r"must stay finite, (got|but) .* are too large for float\d\d\. Scale the features"
 
 
 def make(name):
