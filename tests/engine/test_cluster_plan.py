@@ -68,8 +68,9 @@ def test_what_a_member_holds_is_as_worked_out_by_hand():
         "duals that a round proposes, or that come from others": (500 * 40, 0),
         # A chunk of 100 rows with 50 features read, or with 10 duals written, twice each.
         "a chunk on its way from or to the disk": (20_000, 8_000),
-        # A block of 25: its rows, their Gram matrix, scores, duals and their change; 256 rows.
-        "rows being worked on": (25 * (50 + 25 + 3 * 10) * 4, 256 * (50 + 5 * 10) * 8),
+        # A block of 25: its rows, their Gram matrix and 64 columns of it, scores, duals and their
+        # change; 256 rows.
+        "rows being worked on": (25 * (50 + 25 + 64 + 3 * 10) * 4, 256 * (50 + 5 * 10) * 8),
         "the allocator's own": (
             10_000_000 + int(0.08 * 135_900),
             10_000_000 + int(0.08 * 303_960),
