@@ -43,10 +43,10 @@ def test_promises_are_kept_whatever_happens(reports, seed):
 
 
 @pytest.mark.slow
-def test_faults_of_most_kinds_came_about(reports):
-    """Schedules that do no harm would find nothing."""
+def test_faults_at_a_step_and_of_files_came_about(reports):
+    """Schedules that do no harm would find nothing; a signal may come after a command's end."""
     came = {kind for report in reports.values() for kind in report["came"]}
-    assert len(came) >= 10
+    assert {"bit flipped", "disk error", "file cut", "kill at step", "slow disk"} <= came
 
 
 def test_schedule_is_that_of_its_seed():
