@@ -29,21 +29,20 @@ from distributed.protocol.serialize import to_serialize
 from numpy.typing import NDArray
 
 from dtopk.engine.blocks import Layout
-from dtopk.engine.cluster_watch import ClusterWatch
-from dtopk.engine.memory import MemoryPlan
-from dtopk.engine.messages import Places
-from dtopk.engine.team import MembersLost
-from dtopk.engine.worker import (
+from dtopk.engine.calls import (
     MESSAGE_BYTES,
     Delivered,
     MemberSpec,
     Reply,
     Trouble,
-    call_member,
-    join,
     topic_of,
     unpack_error,
 )
+from dtopk.engine.cluster_watch import ClusterWatch
+from dtopk.engine.memory import MemoryPlan
+from dtopk.engine.messages import Places
+from dtopk.engine.team import MembersLost
+from dtopk.engine.worker import call_member, join
 from dtopk.launch import ClusterError, WorkerInfo
 from dtopk.solvers.sdca import Timings
 
