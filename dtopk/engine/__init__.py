@@ -5,9 +5,10 @@ Dask is imported when a cluster is used and not before, since that takes most of
 
 from typing import TYPE_CHECKING
 
+from dtopk.engine.candidates import Candidate
 from dtopk.engine.fit import fit, plan_rows
 from dtopk.engine.folds import Fold, FoldNumbers
-from dtopk.engine.joint_fit import Candidate, fit_many
+from dtopk.engine.joint_fit import fit_many
 from dtopk.engine.options import ACCELERATIONS, FLOAT32_TOL, SOLVERS, FitOptions, StartPoint
 from dtopk.engine.records import Callback, EpochRecord, FitInfo, FitResult
 from dtopk.engine.rows import (

@@ -10,6 +10,7 @@ from uuid import uuid4
 import psutil
 from distributed import Client
 
+from dtopk.engine.calls import MemberSpec
 from dtopk.engine.cluster_watch import list_workers
 from dtopk.engine.dask_team import DaskTeam
 from dtopk.engine.fit import check_run, describe_run, keep_duals, plan_layout
@@ -20,9 +21,9 @@ from dtopk.engine.options import FitOptions, StartPoint
 from dtopk.engine.plan import choose_plan, plan_cluster
 from dtopk.engine.records import Callback, FitResult
 from dtopk.engine.rows import StoreRows
+from dtopk.engine.rows_source import StoreSource
 from dtopk.engine.sizes import Sizes
 from dtopk.engine.team import MembersLost
-from dtopk.engine.worker import MemberSpec, StoreSource
 from dtopk.launch import WorkerInfo, wait_for_workers
 from dtopk.losses import Loss
 from dtopk_storage import RunState

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from dtopk.engine.messages import PassSums
-from dtopk.engine.pass_member import METRIC, MOVE, WEIGHTS
 from dtopk.engine.pass_run import PassProgress, PassRun
 from dtopk.engine.records import EpochRecord
 from dtopk.engine.run import Progress
 from dtopk.engine.solvers import LBFGS_PAIRS, MOST_METRIC_WIDTH, START_GAP
+from dtopk.engine.vector_member import METRIC, MOVE, WEIGHTS
 from dtopk.solvers.certificate import Certificate
 from dtopk.solvers.policy import CheckSchedule, Course
 from dtopk.solvers.quasi_newton import LineSearch, QuasiNewton, names_of

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dtopk.engine.messages import Fold, PassSums
-from dtopk.engine.pass_member import WEIGHTS
 from dtopk.engine.pass_run import PassProgress, PassRun
 from dtopk.engine.records import EpochRecord
 from dtopk.engine.run import Progress
 from dtopk.engine.solvers import choose_atoms, keeps_duals
+from dtopk.engine.vector_member import WEIGHTS
 from dtopk.solvers.bundle import BASE, Bundle
 from dtopk.solvers.certificate import Certificate
 from dtopk.solvers.policy import Course

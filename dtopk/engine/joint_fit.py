@@ -1,68 +1,21 @@
 """Train several models on the same rows, which are read, converted and multiplied once for all.
 
-Every model is trained by a run of its own, as if it were alone: it has its own weights, duals,
-accelerated loop and certificate, and stops at its own gap. What they share is each pass over the
-rows (:mod:`dtopk.engine.lanes`), the conversion of a block and its Gram matrix.
-
 A model starts where one with the same loss and the next smaller C has ended, if that one is done.
-Whether all are trained at a time or one after the other is a trade: each pass costs less the more
-of them share it, and a model takes fewer passes from a near start. Both costs are measured in the
-first pass.
+How they take turns is in :mod:`dtopk.engine.joint_run`.
 """
 
 import contextlib
-import dataclasses
-import logging
-import math
-import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from dtopk.engine.blocks import Layout
-from dtopk.engine.duals import Duals, NoDuals
-from dtopk.engine.feed import Feed
-from dtopk.engine.fit import check_run, describe_run, fit, make_member
-from dtopk.engine.holdings import count_model_bytes
+from dtopk.engine.candidates import Candidate
+from dtopk.engine.fit import check_run, fit
 from dtopk.engine.interruption import Interruption
-from dtopk.engine.joint_updates import JointUpdates, SharedUpdater, count_place_bytes
-from dtopk.engine.lanes import Lane, SharedFeed
-from dtopk.engine.leads import run_class
-from dtopk.engine.member import Member, make_conversion
-from dtopk.engine.options import FitOptions, StartPoint
-from dtopk.engine.plan import ClusterPlan, plan_process
+from dtopk.engine.joint_run import JointRun
+from dtopk.engine.options import FitOptions
 from dtopk.engine.records import Callback, FitResult
-from dtopk.engine.rows import Piece, Rows
-from dtopk.engine.sizes import Sizes, largest_block
-from dtopk.engine.solvers import Choice, keeps_duals
-from dtopk.engine.team import LocalTeam
-from dtopk.losses import Loss
-from dtopk.solvers.sdca import default_block_size
-from dtopk_storage import RunState, open_run_state
-
-logger = logging.getLogger(__name__)
-
-Array = NDArray[Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """A model to be trained."""
-
-    name: str
-    """By which it is told from the others."""
-    loss: Loss
-    """The loss."""
-    C: float
-    """Its weight against the penalty."""
-    start: StartPoint | None = None
-    """Where to start, instead of at the candidate before."""
+from dtopk.engine.rows import Rows
 
 
 def fit_many(
@@ -105,7 +58,7 @@ def fit_many(
     if options.partitions > 1:
         raise ValueError(f"partitions must be 1 for several models, got {options.partitions}.")
     choices = {
-        each.name: check_run(rows, each.loss, _options_of(each, options), None, each.start)
+        each.name: check_run(rows, each.loss, each.apply(options), None, each.start)
         for each in candidates
     }
     together = [each for each in candidates if not each.loss.n_masked]
@@ -119,7 +72,7 @@ def fit_many(
         stack.enter_context(threadpool_limits(options.threads or None, user_api="blas"))
         interruption = stack.enter_context(Interruption())
         if together:
-            joint = _JointFit(rows, together, options, choices, interruption, scratch)
+            joint = JointRun(rows, together, options, choices, interruption, scratch)
             stack.enter_context(joint)
             joint.run(keep, callbacks, width)
         for each in candidates:
@@ -127,10 +80,6 @@ def fit_many(
                 # Its rows change with the weights: nothing of them could be shared.
                 keep(each, _fit_alone(rows, each, options, callbacks(each), scratch))
     return results
-
-
-def _options_of(candidate: Candidate, options: FitOptions) -> FitOptions:
-    return dataclasses.replace(options, C=candidate.C)
 
 
 def _fit_alone(
@@ -141,313 +90,6 @@ def _fit_alone(
     scratch: str | None,
 ) -> FitResult:
     return fit(
-        rows, candidate.loss, _options_of(candidate, options),
+        rows, candidate.loss, candidate.apply(options),
         callbacks=callbacks, start=candidate.start, scratch=scratch,
     )  # fmt: skip
-
-
-class _JointTeam(LocalTeam):
-    """A team of one whose rows come in the order of all runs. See :class:`Team`."""
-
-    def __init__(self, member: Any, count_scans: Callable[[], int]) -> None:
-        super().__init__(member)
-        self._count_scans = count_scans
-
-    def weights(self) -> Array:
-        """See :meth:`Team.weights`; a copy, as the place of a model that is done is another's."""
-        return self.member.W.copy()
-
-    def call(self, method: str, *arguments: Any) -> list[Any]:
-        """See :meth:`Team.call`; what is drawn by epoch is drawn by scan, the same for all."""
-        if method == "sweep":
-            orders, step = arguments
-            arguments = orders, dataclasses.replace(step, epoch=self._count_scans() + 1)
-        elif method == "probe":
-            arguments = self._count_scans(), arguments[1]
-        return super().call(method, *arguments)
-
-
-class _HeldDuals:
-    """The duals of a model that is done, as those of a file."""
-
-    def __init__(self, layout: Layout, duals: Duals) -> None:
-        self._duals = duals
-        self._starts = [block.start for block in layout.blocks]
-
-    def read(self, start: int, stop: int) -> Array:
-        """Return the duals of stored rows, which are all of one block."""
-        block = int(np.searchsorted(self._starts, start, side="right")) - 1
-        first = start - self._starts[block]
-        return self._duals.read(block)[first : first + stop - start]
-
-
-@dataclass(kw_only=True, eq=False)
-class _Training:
-    """A model being trained, or whose end is another one's start."""
-
-    candidate: Candidate
-    lane: Lane
-    duals: Duals
-    scratch: contextlib.ExitStack
-    updater: SharedUpdater | None = None
-    """Where it waits for updates; None: its solver makes none."""
-    result: FitResult | None = None
-
-
-class _JointFit:
-    """Hands out turns and rows to the runs."""
-
-    def __init__(
-        self,
-        rows: Rows,
-        candidates: Sequence[Candidate],
-        options: FitOptions,
-        choices: Mapping[str, Choice],
-        interruption: Interruption,
-        scratch: str | None,
-    ) -> None:
-        self._rows = rows
-        self._options = options
-        self._choices = choices
-        self._interruption = interruption
-        self._scratch = scratch
-        # From small to large C: a small one is soon done, and the next can start from it.
-        self._upcoming = sorted(candidates, key=lambda candidate: candidate.C)
-        self._plan, self._most = self._plan_memory()
-        self._memory = self._plan.memory
-        self._layout = self._plan.layout
-        self._feed = Feed(
-            rows, self._layout.blocks, NoDuals(), keep_features=self._memory.features_in_memory
-        )
-        self._updates = self._make_updates()
-        self._active: list[_Training] = []
-        self._done: dict[str, _Training] = {}
-        self._looks: dict[int, Piece] = {}
-        self._scans = 0
-        self._own_seconds = 0.0
-        self._shared_seconds = 0.0
-
-    def __enter__(self) -> "_JointFit":
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        for training in self._active:
-            training.lane.end()
-            training.scratch.close()
-        for training in self._done.values():
-            training.scratch.close()
-        self._feed.close()
-
-    def _plan_memory(self) -> tuple[ClusterPlan, int]:
-        """Plan a run that needs most; say how many of them there is room for."""
-        plans = []
-        for loss in {_key(each.loss): each.loss for each in self._upcoming}.values():
-            sizes = Sizes.of_rows(self._rows, self._options, loss)
-            plans.append(plan_process(sizes, limit_bytes=self._options.memory_limit_bytes))
-        plan = max(plans, key=lambda plan: plan.needed_bytes)
-        sizes = plan.sizes
-        own = count_model_bytes(sizes, plan.layout, plan.memory) + count_place_bytes(
-            sizes.n_classes, self._block_size(plan.layout), sizes.itemsize
-        )
-        converted = largest_block(plan.layout) * sizes.width * sizes.itemsize
-        more = (plan.limit_bytes - plan.needed_bytes - converted) // max(own, 1)
-        # The last one of each loss is kept, for the next to start from.
-        n_kept = len({_key(each.loss) for each in self._upcoming})
-        return plan, 1 + max(more - n_kept, 0)
-
-    def _block_size(self, layout: Layout) -> int:
-        width = make_conversion(self._rows, self._options).width
-        size = self._options.block_size or default_block_size(width, self._rows.n_classes)
-        return min(size, largest_block(layout))
-
-    def _make_updates(self) -> JointUpdates:
-        rows, options = self._rows, self._options
-        return JointUpdates(
-            make_conversion(rows, options),
-            rows.n_classes,
-            min(len(self._upcoming), self._most),
-            self._block_size(self._layout),
-        )
-
-    # Turns.
-
-    def run(
-        self,
-        take: Callable[[Candidate, FitResult], None],
-        callbacks: Callable[[Candidate], Sequence[Callback]],
-        width: int,
-    ) -> None:
-        """Train all."""
-        self._take, self._callbacks = take, callbacks
-        while self._upcoming or self._active:
-            self._begin_some(width)
-            if self._active:
-                self._scan()
-            elif self._interruption.requested:
-                return
-
-    def _begin_some(self, width: int) -> None:
-        """Begin with as many models as are to be trained at a time, up to where they want rows."""
-        most = min(width or self._choose_width(), self._most)
-        while len(self._active) < most and self._upcoming and not self._interruption.requested:
-            training = self._prepare(self._upcoming.pop(0))
-            self._active.append(training)
-            training.lane.resume()
-            self._settle()
-
-    def _choose_width(self) -> int:
-        """Choose how many models are trained at a time: as many as there is room for, or one."""
-        if not self._scans:
-            return 1
-        # From near starts 13 models have taken some 0.7 of the passes, in sum.
-        return self._most if self._shared_seconds >= 0.45 * self._own_seconds else 1
-
-    def _prepare(self, candidate: Candidate) -> _Training:
-        with contextlib.ExitStack() as scratch:
-            training = self._prepare_with(candidate, scratch)
-            # From here on it is the training's.
-            training.scratch = scratch.pop_all()
-        return training
-
-    def _prepare_with(self, candidate: Candidate, scratch: contextlib.ExitStack) -> _Training:
-        state: RunState | None = None
-        options = _options_of(candidate, self._options)
-        if not self._memory.duals_in_memory:
-            folder = tempfile.TemporaryDirectory(prefix="dtopk-", dir=self._scratch)
-            state = open_run_state(Path(scratch.enter_context(folder)) / "state")
-        feed = SharedFeed(self._layout.blocks, self._read, self._look)
-        member = make_member(
-            self._rows, candidate.loss, options, self._layout, self._memory, state, feed=feed
-        )
-        team = _JointTeam(member, lambda: self._scans)
-        choice = self._choices[candidate.name]
-        start = candidate.start or self._find_start(candidate)
-        run = run_class(choice.solver, candidate.loss)(
-            self._rows, candidate.loss, options, self._layout, team, self._interruption,
-            self._callbacks(candidate), choice.solver,
-            state=state, streamed=not self._memory.duals_in_memory, start=start,
-        )  # fmt: skip
-        member.stop = lambda: self._interruption.requested
-        member.report = run.report
-        updater = None
-        if type(member) is Member:
-            updater = self._updates.make_updater(member.updater)
-            member.updater, member.W = updater, updater.W
-        info = describe_run(self._rows, candidate.loss, options, self._layout, self._memory, choice)
-
-        def work() -> None:
-            training.result = run.run(info)
-            for callback in run.callbacks:
-                callback.on_end(training.result)
-            self._take(candidate, training.result)
-
-        lane = Lane(candidate.name, work)
-        feed.lane, feed.duals = lane, member.duals
-        if updater is not None:
-            updater.lane = lane
-        training = _Training(
-            candidate=candidate, lane=lane, duals=member.duals, scratch=scratch, updater=updater
-        )
-        return training
-
-    def _find_start(self, candidate: Candidate) -> StartPoint | None:
-        """Return the end of the last model of the same loss that is done.
-
-        Its duals are multiplied by the square root of what C grows by: with all of that, or none,
-        more passes were taken in three of four cases tried, and in sum.
-        """
-        before = self._done.get(_key(candidate.loss))
-        if before is None or before.result is None:
-            return None
-        if not keeps_duals(candidate.loss, before.result.solver):
-            W = np.vstack([before.result.W, before.result.intercept[None]])
-            return StartPoint(W=W if self._options.constant else before.result.W)
-        return StartPoint(
-            dual=_HeldDuals(self._layout, before.duals),
-            dual_factor=math.sqrt(candidate.C / before.candidate.C),
-        )
-
-    def _resume(self, training: _Training, block: tuple[int, Piece] | None = None) -> None:
-        began = time.perf_counter()
-        training.lane.resume(block)
-        self._own_seconds += time.perf_counter() - began
-
-    def _update(self, trainings: Sequence[_Training]) -> None:
-        """Make the updates that models wait for."""
-        began, shared = time.perf_counter(), self._updates.seconds
-        updaters = [each.updater for each in trainings if each.updater is not None]
-        self._updates.update(updaters)
-        made = self._updates.seconds - shared
-        self._shared_seconds += made
-        self._own_seconds += time.perf_counter() - began - made
-
-    def _settle(self) -> None:
-        """Take models that are done out of the turns."""
-        for training in [each for each in self._active if each.lane.waiting == "end"]:
-            self._active.remove(training)
-            if training.updater is not None:
-                training.updater.leave()
-            if training.lane.error is not None:
-                training.scratch.close()
-                raise training.lane.error
-            key = _key(training.candidate.loss)
-            former = self._done.pop(key, None)
-            if former is not None:
-                former.scratch.close()
-            if any(_key(each.loss) == key for each in self._upcoming):
-                self._done[key] = training
-            else:
-                training.scratch.close()
-
-    # Rows.
-
-    def _scan(self) -> None:
-        """Hand all blocks to all runs, which all wait for them."""
-        self._looks = {}
-        self._scans += 1
-        n_active = len(self._active)
-        self._own_seconds = self._shared_seconds = 0.0
-        rng = np.random.default_rng([self._options.seed, self._scans])
-        order = rng.permutation(len(self._layout.blocks)).tolist()
-        taking = list(self._active)
-        with contextlib.closing(self._feed.visit(order, update=False)) as visits:
-            waited = self._feed.read_seconds
-            for visit in visits:
-                taking = self._hand_out(taking, (visit.block, visit.piece))
-                if not taking:
-                    break
-            self._shared_seconds += self._feed.read_seconds - waited
-        # Of one run in a scan; what it does after it comes once, however many there are.
-        self._own_seconds /= n_active
-        for training in taking:
-            training.lane.resume()
-        self._settle()
-
-    def _hand_out(self, taking: list[_Training], block: tuple[int, Piece]) -> list[_Training]:
-        """Let each run work on a block; return those that want the next one."""
-        for training in taking:
-            self._resume(training, block)
-        waiting = [each for each in taking if each.lane.waiting == "update"]
-        while waiting:
-            self._update(waiting)
-            for training in waiting:
-                self._resume(training)
-            waiting = [each for each in waiting if each.lane.waiting == "update"]
-        return [training for training in taking if training.lane.waiting == "block"]
-
-    def _read(self, block: int) -> Piece:
-        return self._feed.read(block)
-
-    def _look(self, block: int, rows: NDArray[np.int64]) -> Piece:
-        """Return some rows of a block, the same ones for all runs after a scan."""
-        if block not in self._looks:
-            whole = self._read(block)
-            self._looks[block] = Piece(
-                X=whole.X[rows], labels=whole.labels[rows], weight=whole.weight[rows]
-            )
-        return self._looks[block]
-
-
-def _key(loss: Loss) -> str:
-    """Name a loss with its parameters."""
-    return repr(loss)

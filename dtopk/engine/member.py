@@ -4,76 +4,44 @@ Every member has all of W. Of a round, a member makes the changes of W that its 
 for each slice of W one member gets the changes of all partitions, and forms the slice anew. Sums
 over partitions are taken in the partitions' order, whoever has them: what comes out depends on how
 the work is cut, and not on how many members share it.
+
+Here is what a member does with rows; what becomes of W is in :mod:`dtopk.engine.slice_keeper`, and
+who has which block in :mod:`dtopk.engine.block_keeper`.
 """
 
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dtopk.engine.block_keeper import BlockKeeper
 from dtopk.engine.blocks import Layout
 from dtopk.engine.duals import Duals
 from dtopk.engine.feed import Feed, Visit
 from dtopk.engine.lanes import SharedFeed
-from dtopk.engine.messages import (
-    ExactNorms,
-    PartitionSums,
-    Places,
-    Probe,
-    SliceNorms,
-    SliceProducts,
-    Step,
-    Sweep,
-    Wish,
-)
+from dtopk.engine.messages import PartitionSums, Places, Probe, SliceNorms, Step, Sweep
 from dtopk.engine.options import FitOptions, StartPoint
+from dtopk.engine.probe import draw_rows
 from dtopk.engine.rows import Rows
+from dtopk.engine.slice_keeper import NoPeers
 from dtopk.kernels.blas import gemm
 from dtopk.losses import Labels, LabelSets, Loss, MaskedLabels, join_labels
-from dtopk.solvers.acceleration import MovingCentre
 from dtopk.solvers.certificate import CertificateSums
 from dtopk.solvers.row_groups import RowSolver
 from dtopk.solvers.sdca import BlockUpdater, RowConversion, default_block_size
-from dtopk_storage import DualFile, RunState
+from dtopk_storage import RunState
 
 Array = NDArray[Any]
 Float64 = NDArray[np.float64]
 
 _START_ROWS = 4096
 """Rows whose duals are started together."""
-PROBE_SHARE = 1 / 32
-"""Share of a partition's blocks whose rows are looked at for the gap, where all are streamed."""
-PROBE_BLOCKS = 3
-"""The same, at least."""
 
 
-class Peers(Protocol):
-    """The other members, as one of them sees them."""
-
-    def fetch(self, wishes: Sequence[Wish], take: Callable[[int, Array], None]) -> None:
-        """Get what :meth:`Member.give` of other members gives, from all of them at a time.
-
-        Parameters
-        ----------
-        wishes : sequence of Wish
-        take : callable
-            Called in this thread with the place of a wish in the sequence and with what came,
-            which it may keep, in the order in which they come.
-        """
-
-
-class NoPeers:
-    """What a member that is alone has."""
-
-    def fetch(self, wishes: Sequence[Wish], take: Callable[[int, Array], None]) -> None:
-        """Fail if there is anything to ask for: there is nobody to ask."""
-        assert not wishes, f"a member alone asked for {wishes[0]}"
-
-
-class Member:
+class Member(BlockKeeper):
     """One process's part in a run.
 
     Parameters
@@ -121,15 +89,13 @@ class Member:
         # Of a loss that is not convex, what its duals are feasible for whatever they leave out.
         self.solved: Loss = loss.convex_start if loss.n_masked else loss
         self.options = options
-        self.layout = layout
-        self.duals = duals
-        self.state = state
         self.stop = stop
         self.report = report
         self.pulse = pulse
         dtype = np.dtype(options.dtype)
         self.conversion = make_conversion(rows, options)
-        self.W: Array = np.zeros((self.conversion.width, rows.n_classes), dtype)
+        W = np.zeros((self.conversion.width, rows.n_classes), dtype)
+        super().__init__(layout, W, duals, state)
         size = options.block_size or default_block_size(self.conversion.width, rows.n_classes)
         largest = max(block.n_rows for block in layout.blocks)
         self._steps = loss if steps is None else steps
@@ -137,16 +103,10 @@ class Member:
             self._steps, self.conversion, rows.n_classes, min(size, largest)
         )
         self.feed = self._make_feed(keep_features) if feed is None else feed
-        self._alone = layout.n_partitions == 1
-        self._peers: Peers = NoPeers()
         self.take_place(
             Places(index=0, hosts=(0,) * layout.n_partitions, keepers=(0,) * len(layout.slices)),
-            self._peers,
+            NoPeers(),
         )
-        self._owned: dict[int, list[int]] = {}
-        self._partition_of: Sequence[int] = ()
-        self._has_leftovers = False
-        self._version = ""
 
     def _make_feed(self, keep_features: bool) -> Feed:
         return Feed(self.rows, self.layout.blocks, self.duals, keep_features=keep_features)
@@ -154,18 +114,6 @@ class Member:
     def close(self) -> None:
         """End the background thread."""
         self.feed.close()
-
-    def take_place(self, places: Places, peers: Peers) -> None:
-        """Learn which partitions and slices are at this member, and who has the others."""
-        self.places = places
-        self._peers = peers
-        self._hosted = [k for k, host in enumerate(places.hosts) if host == places.index]
-        self._kept = [s for s, keeper in enumerate(places.keepers) if keeper == places.index]
-        self._moves: dict[int, Array] = {}
-        self._pieces: dict[int, list[Array]] = {}
-        self._exact: dict[int, Array] = {}
-        self._centres: dict[int, MovingCentre] = {}
-        self._stale = False
 
     def compile(self) -> None:
         """Call every kernel once, on a row of zeros, so that no sweep waits for the compiler."""
@@ -182,94 +130,7 @@ class Member:
         label = np.zeros(1, np.int32)
         return label if "multiclass" in self.loss.targets else LabelSets.from_labels(label)
 
-    # What others ask for.
-
-    def give(self, kind: str, *key: int) -> Array:
-        """Return something that a peer needs.
-
-        Parameters
-        ----------
-        kind : {'weights', 'move', 'dual'}
-        *key : int
-            A slice; a partition and a slice; a block.
-        """
-        if kind == "dual":
-            return self.duals.read(key[0])
-        first, last = self.layout.slices[key[-1]]
-        if kind == "weights":
-            return self.W[first:last]
-        assert kind == "move"
-        return self._moves[key[0]][first:last]
-
-    def _collect(self, wishes: Sequence[Wish], take: Callable[[int, Array], None]) -> None:
-        """Get what is here and what others have; theirs comes after, in any order."""
-        theirs = []
-        for place, wish in enumerate(wishes):
-            if wish.member == self.places.index:
-                take(place, self.give(wish.kind, *wish.key))
-            else:
-                theirs.append(place)
-        self._peers.fetch(
-            [wishes[place] for place in theirs], lambda place, came: take(theirs[place], came)
-        )
-
-    def gather(self) -> None:
-        """Bring W up to date with the slices that others keep."""
-        if not self._stale:
-            return
-        others = [
-            (number, keeper)
-            for number, keeper in enumerate(self.places.keepers)
-            if keeper != self.places.index
-        ]
-
-        def take(place: int, weights: Array) -> None:
-            first, last = self.layout.slices[others[place][0]]
-            self.W[first:last] = weights
-
-        self._peers.fetch(
-            [Wish(member=keeper, kind="weights", key=(number,)) for number, keeper in others], take
-        )
-        self._stale = False
-
     # The parts of a round.
-
-    def own(self, owners: Sequence[int], former: Sequence[int] | None) -> None:
-        """Take over the blocks that this member's partitions have now, with their duals.
-
-        Parameters
-        ----------
-        owners : sequence of int
-            The partition of each block.
-        former : sequence of int or None
-            The partition that each block was in; None where no duals are anywhere yet.
-        """
-        self._partition_of = owners
-        # Others may still ask for what was here: it goes when the next sweep says that all have it.
-        self._has_leftovers = True
-        self._owned = {k: np.flatnonzero(np.equal(owners, k)).tolist() for k in self._hosted}
-        if former is None or self.duals.shared:
-            return
-        wishes = [
-            Wish(member=self.places.hosts[former[block]], kind="dual", key=(block,))
-            for blocks in self._owned.values()
-            for block in blocks
-        ]
-        wishes = [wish for wish in wishes if wish.member != self.places.index]
-        self._peers.fetch(wishes, lambda place, dual: self.duals.put(wishes[place].key[0], dual))
-
-    def _forget_others(self) -> None:
-        """Forget the blocks that other members have now."""
-        self._has_leftovers = False
-        mine = {block for blocks in self._owned.values() for block in blocks}
-        others = [block for block in range(len(self.layout.blocks)) if block not in mine]
-        self.duals.drop(others)
-        self.feed.drop(others)
-
-    def begin_version(self, version: str) -> None:
-        """Write duals that are streamed under another version from here on."""
-        self._version = version
-        self.duals.begin(version)
 
     def sweep(self, orders: Sequence[Sequence[int]], step: Step) -> list[Sweep]:
         """Climb the dual over blocks of this member's partitions, each on its own.
@@ -347,6 +208,23 @@ class Member:
     def _cut_short(self, ends: float) -> bool:
         return self.stop() or time.perf_counter() > ends
 
+    def settle(self, theta: Sequence[float], by_block: Mapping[int, float]) -> list[SliceNorms]:
+        """Go shares of the way: duals of the partitions, and W in the slices kept here.
+
+        Parameters
+        ----------
+        theta : sequence of float
+            Of each partition.
+        by_block : mapping of int to float
+            The same for each block that the round has visited.
+
+        Returns
+        -------
+        list of SliceNorms
+        """
+        self.duals.settle(by_block)
+        return self.settle_slices(theta)
+
     def _costs(self, visit: Visit) -> Float64:
         """Return C times the weight of each row of a block, in float64.
 
@@ -373,73 +251,6 @@ class Member:
             costs = costs * self.options.class_weight[labels]
         return costs
 
-    def multiply(self) -> list[SliceProducts]:
-        """Collect the changes of the slices kept here, and take their products."""
-        n_partitions = self.layout.n_partitions
-        products = []
-        self._pieces = self._collect_moves(self._kept)
-        for number, pieces in self._pieces.items():
-            first, last = self.layout.slices[number]
-            flat = np.empty((n_partitions + 1, pieces[0].size))
-            for row, piece in zip(flat, [*pieces, self.W[first:last]], strict=True):
-                row[:] = piece.ravel()
-            gram = np.empty((n_partitions + 1, n_partitions + 1))
-            gemm(flat, flat.T, gram)
-            products.append(SliceProducts(slice=number, gram=gram[:-1, :-1], slopes=gram[-1, :-1]))
-        return products
-
-    def _collect_moves(self, slices: Sequence[int]) -> dict[int, list[Array]]:
-        """Collect the changes of slices by all partitions, in the partitions' order."""
-        wishes = [
-            Wish(member=host, kind="move", key=(partition, number))
-            for number in slices
-            for partition, host in enumerate(self.places.hosts)
-        ]
-        came: dict[int, Array] = {}
-        self._collect(wishes, came.__setitem__)
-        n_partitions = self.layout.n_partitions
-        return {
-            number: [came[n_partitions * place + k] for k in range(n_partitions)]
-            for place, number in enumerate(slices)
-        }
-
-    def settle(self, theta: Sequence[float], by_block: Mapping[int, float]) -> list[SliceNorms]:
-        """Go shares of the way: duals of the partitions, and W in the slices kept here.
-
-        Parameters
-        ----------
-        theta : sequence of float
-            Of each partition.
-        by_block : mapping of int to float
-            The same for each block that the round has visited.
-
-        Returns
-        -------
-        list of SliceNorms
-        """
-        self.duals.settle(by_block)
-        for number, pieces in self._pieces.items():
-            first, last = self.layout.slices[number]
-            total = np.zeros(pieces[0].shape)
-            for share, piece in zip(theta, pieces, strict=True):
-                if share:
-                    total += share * piece
-            self.W[first:last] += total.astype(self.W.dtype)
-        self._pieces, self._moves = {}, {}
-        self._stale = True
-        return [self._norms(number) for number in self._kept]
-
-    def _norms(self, number: int) -> SliceNorms:
-        first, last = self.layout.slices[number]
-        W = self.W[first:last]
-        centre = self._centres.get(number)
-        dual_weights = W if centre is None else centre.dual_weights(W)
-        return SliceNorms(
-            slice=number,
-            dual_weights=_squared_norm(dual_weights),
-            distance=0.0 if centre is None else _squared_norm(W - dual_weights),
-        )
-
     # Looking at where the run is.
 
     def probe(self, epoch: int, n_rows: int) -> list[Probe]:
@@ -461,18 +272,11 @@ class Member:
         blocks = self._owned[partition]
         sizes = [self.layout.blocks[block].n_rows for block in blocks]
         rng = np.random.default_rng([self.options.seed, epoch, partition, 2])
-        chosen = range(len(blocks))
         # One partition of a store looks at the same rows whether they are streamed or in memory.
-        if self.layout.streamed or (self._alone and not self.rows.resident):
-            # A row costs the reading of its block: few blocks, and more rows of each.
-            some = max(PROBE_BLOCKS, round(PROBE_SHARE * len(blocks)))
-            chosen = np.sort(rng.permutation(len(blocks))[:some]).tolist()
-        share = n_rows / self.layout.n_samples * sum(sizes) / sum(sizes[i] for i in chosen)
-        counts = {i: min(int(share * sizes[i] + rng.random()), sizes[i]) for i in chosen}
-        taken = [i for i in chosen if counts[i]]
-        rows = [np.sort(rng.choice(sizes[i], counts[i], replace=False)) for i in taken]
+        few_blocks = self.layout.streamed or (self._alone and not self.rows.resident)
+        drawn = draw_rows(sizes, n_rows / self.layout.n_samples, rng, few_blocks=few_blocks)
         gap, waiting = 0.0, []
-        for visit in self.feed.look([blocks[i] for i in taken], rows):
+        for visit in self.feed.look([blocks[i] for i in drawn], list(drawn.values())):
             # A product with W costs a reading of W, however few the rows.
             waiting.append(visit)
             if sum(len(each.dual) for each in waiting) >= self.updater.block_size:
@@ -481,7 +285,8 @@ class Member:
             self.pulse()
         if waiting:
             gap += self._row_gaps(waiting)
-        return Probe(partition=partition, gap=gap * sum(sizes) / max(sum(counts.values()), 1))
+        n_drawn = sum(len(rows) for rows in drawn.values())
+        return Probe(partition=partition, gap=gap * sum(sizes) / max(n_drawn, 1))
 
     def _row_gaps(self, visits: Sequence[Visit]) -> float:
         """Sum what the duals of some rows lack at W."""
@@ -539,25 +344,6 @@ class Member:
             linear=parts.linear_sum,
         )
 
-    def sum_exact(self) -> list[ExactNorms]:
-        """Sum the duals' weights that certificates have made, in the slices kept here."""
-        norms = []
-        for number in self._kept:
-            first, last = self.layout.slices[number]
-            exact = np.zeros((last - first, self.W.shape[1]))
-            for piece in self._collect_moves([number])[number]:
-                exact += piece
-            self._exact[number] = exact
-            weights = self.W[first:last].astype(np.float64)
-            norms.append(
-                ExactNorms(
-                    slice=number,
-                    weights=_squared_norm(weights),
-                    dual_weights=_squared_norm(exact),
-                )
-            )
-        return norms
-
     def start(self, start: StartPoint) -> list[PartitionSums]:
         """Take duals from a file or from the gradients at weights, and sum their weights.
 
@@ -604,131 +390,6 @@ class Member:
         gemm(block, W, scores)
         return scores
 
-    # Moving weights, slice by slice.
-
-    def begin_from_exact(self) -> None:
-        """Set W to the weights of the duals."""
-        for number, exact in self._exact.items():
-            first, last = self.layout.slices[number]
-            self.W[first:last] = exact
-        self._exact, self._moves = {}, {}
-        self._stale = True
-
-    def take_off_drift(self) -> None:
-        """Make W agree with the duals, whose weights the last certificate has summed anew.
-
-        In float32, W drifts from them.
-        """
-        for number, exact in self._exact.items():
-            first, last = self.layout.slices[number]
-            W = self.W[first:last]
-            if number in self._centres:
-                self._centres[number].refresh(W, exact.astype(W.dtype))
-            else:
-                W[:] = exact
-        self._exact, self._moves = {}, {}
-        self._stale = True
-
-    def move_centre(self, ratio: float, advance: bool) -> None:
-        """Start the accelerated outer loop, give it another ratio, or let its centre move.
-
-        Parameters
-        ----------
-        ratio : float
-        advance : bool
-            Whether the centre moves to the weights.
-        """
-        for number in self._kept:
-            first, last = self.layout.slices[number]
-            W = self.W[first:last]
-            centre = self._centres.get(number)
-            if centre is None:
-                self._centres[number] = MovingCentre(W, ratio)
-            else:
-                if centre.ratio != ratio:
-                    centre.set_ratio(W, ratio)
-                if advance:
-                    centre.advance(W)
-        self._stale = True
-
-    # On disk.
-
-    def write_duals(self, file: DualFile) -> None:
-        """Write the chunks of a file whose first block is at this member.
-
-        Parameters
-        ----------
-        file : DualFile
-            Rows outside the training split stay zero.
-        """
-        mine = {block for blocks in self._owned.values() for block in blocks}
-        chunks: dict[tuple[int, int], list[int]] = {}
-        for number, block in enumerate(self.layout.blocks):
-            chunks.setdefault((block.chunk_start, block.chunk_stop), []).append(number)
-        for (start, stop), blocks in chunks.items():
-            if blocks[0] not in mine:
-                continue
-            file.write(start, self._assemble_duals(start, stop, blocks, file))
-            self.pulse()
-
-    def _assemble_duals(
-        self, start: int, stop: int, blocks: Sequence[int], file: DualFile
-    ) -> Array:
-        values = np.zeros((stop - start, file.n_classes), file.dtype)
-        # Streamed duals too: only the block's own member knows which version counts.
-        wishes = [
-            Wish(member=self.places.hosts[self._partition_of[block]], kind="dual", key=(block,))
-            for block in blocks
-        ]
-
-        def take(place: int, dual: Array) -> None:
-            block = self.layout.blocks[blocks[place]]
-            values[block.start - start : block.stop - start] = dual
-
-        self._collect(wishes, take)
-        return values
-
-    def save(self, version: str) -> list[int]:
-        """Write the duals that are here and the slices kept here.
-
-        Returns
-        -------
-        list of int
-            Bytes written.
-        """
-        assert self.state is not None
-        written = [self.duals.save(self.state, version)]
-        for number in self._kept:
-            first, last = self.layout.slices[number]
-            arrays = {"W": self.W[first:last]}
-            centre = self._centres.get(number)
-            if centre is not None:
-                arrays["centre"] = centre.centre
-            for name, values in arrays.items():
-                written.append(self.state.write_array(version, f"{name}/{number}", values))
-        return written
-
-    def restore(self, version: str, ratio: float) -> None:
-        """Take over what a version of the state has of the blocks and slices that are here.
-
-        Parameters
-        ----------
-        version : str
-        ratio : float
-            r of the accelerated outer loop.
-        """
-        assert self.state is not None
-        blocks = [block for blocks in self._owned.values() for block in blocks]
-        self.duals.restore(self.state, version, blocks)
-        for number, (first, last) in enumerate(self.layout.slices):
-            self.W[first:last] = self.state.read_array(version, f"W/{number}")
-        for number in self._kept if ratio > 1 else ():
-            first, last = self.layout.slices[number]
-            centre = MovingCentre(self.W[first:last], ratio)
-            centre.centre = self.state.read_array(version, f"centre/{number}")
-            self._centres[number] = centre
-        self._stale = False
-
 
 def make_conversion(rows: Rows, options: FitOptions) -> RowConversion:
     """Say how rows at rest become rows of the computation.
@@ -745,8 +406,3 @@ def make_conversion(rows: Rows, options: FitOptions) -> RowConversion:
         inverse_scale=options.inverse_scale,
         constant=options.constant,
     ).in_dtype(options.dtype)
-
-
-def _squared_norm(values: Array) -> float:
-    """Return |values|^2, summed in float64."""
-    return float(np.einsum("ij,ij->", values, values, dtype=np.float64))

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk.engine.messages import Pass, PassSums
-from dtopk.engine.pass_member import WEIGHTS
 from dtopk.engine.records import EpochRecord
 from dtopk.engine.run import Progress, Run
+from dtopk.engine.vector_member import WEIGHTS
 from dtopk.solvers.certificate import Certificate, relative_gap
 from dtopk.solvers.policy import Course
 

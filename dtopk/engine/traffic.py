@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from dtopk.engine.blocks import Layout
-from dtopk.engine.member import PROBE_BLOCKS, PROBE_SHARE
 from dtopk.engine.memory import MemoryPlan
+from dtopk.engine.probe import PROBE_BLOCKS, PROBE_SHARE
 from dtopk.engine.sizes import (
     Sizes,
     kept_rows,

@@ -1,8 +1,8 @@
 """Jobs: what a job file says, and the training that it asks for."""
 
 from dtopk.job.calibration import CalibrationResult, calibrate_model
+from dtopk.job.cluster_config import ClusterSection
 from dtopk.job.config import (
-    ClusterSection,
     DataSection,
     EarlyStoppingSection,
     ModelSection,

@@ -19,7 +19,8 @@ from dtopk.engine import (
     plan_rows,
 )
 from dtopk.evaluation import RANKING_METRICS, check_metric
-from dtopk.job.config import ClusterSection, TrainJob
+from dtopk.job.cluster_config import ClusterSection
+from dtopk.job.config import TrainJob
 from dtopk.job.files import load_job
 from dtopk.job.names import build_loss, check_names, naming_key
 from dtopk.job.run_folder import RunFolder

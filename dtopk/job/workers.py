@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dtopk.job.config import ClusterSection
+from dtopk.job.cluster_config import ClusterSection
 from dtopk.job.problem import Problem
 from dtopk.job.resumption import store_checksum
 from dtopk.job.run_folder import RunFolder

@@ -13,7 +13,8 @@ from distributed import Client
 from distributed.comm.core import CommClosedError
 
 from dtopk.engine import Callback, StartPoint
-from dtopk.engine.dask_team import DaskTeam, _Call, _share_out
+from dtopk.engine.dask_team import _share_out
+from dtopk.engine.remote_calls import Call, read_reply
 from dtopk.launch import ClusterOptions, open_cluster
 from dtopk_storage import DatasetError, open_dual, open_run_state
 from tests.cluster_runs import (
@@ -147,7 +148,7 @@ def test_reply_that_a_lost_scheduler_keeps_is_no_error_of_the_worker():
     """What has become of the scheduler is found out, and said, by the watch."""
     reply: Future = Future()
     reply.set_exception(CommClosedError("Stream is closed."))
-    found = DaskTeam._read(object.__new__(DaskTeam), _Call(seat=None, task=None, reply=reply))
+    found = read_reply(Call(member=None, task=None, reply=reply))
     assert found.trouble.kind == "gone"
     assert "connection to the scheduler was lost" in found.trouble.detail
 

@@ -10,7 +10,7 @@ import time
 import pytest
 from distributed import Client
 
-from dtopk.engine import Callback, dask_team
+from dtopk.engine import Callback, remote_calls
 from dtopk.engine.memory import MemoryPlan
 from dtopk.launch import ClusterError
 from dtopk_storage import CheckpointError, RunState, open_run_state
@@ -207,7 +207,7 @@ def test_too_few_workers_end_the_run_which_can_go_on(rows, tmp_path, undisturbed
 
 
 def test_losses_without_end_end_the_run(client, rows, resumed, monkeypatch):
-    monkeypatch.setattr(dask_team, "_SETTLE_S", 0.1)
+    monkeypatch.setattr(remote_calls, "_SETTLE_S", 0.1)
 
     def fall(dask_worker):
         seats = dask_worker.extensions["dtopk"].seats
