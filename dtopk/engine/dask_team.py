@@ -355,7 +355,10 @@ class DaskTeam:
             task = self._client.submit(
                 function,
                 *arguments,
-                key=f"dtopk_{name}-{self._spec.session}-{self._number}-{seat.index}",
+                # The first part names the group of all tasks of a session, which lasts because
+                # the leases do. With a group for each call the scheduler would keep every one of
+                # them for good, in a span of its own, and workers the times of each.
+                key=(f"dtopk-{self._spec.session}", name, self._number, seat.index),
                 workers=[seat.worker.address],
                 allow_other_workers=False,
                 pure=False,
