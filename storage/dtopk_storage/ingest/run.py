@@ -52,7 +52,8 @@ from dtopk_storage.sources.base import (
     transform_features,
 )
 from dtopk_storage.sources.formats import open_source
-from dtopk_storage.store import FeatureStore, is_store, open_store, store_path
+from dtopk_storage.store import FeatureStore
+from dtopk_storage.store_opening import is_store, open_store, store_path
 from dtopk_storage.values import as_feature_dtype, convert_features
 from dtopk_storage.wording import format_bytes, format_count
 from dtopk_storage.write_behind import WriteBehind

@@ -23,7 +23,7 @@ from dtopk_storage.sources.base import (
     choose_vector_key,
 )
 from dtopk_storage.sources.zarr_array import ZarrSource
-from dtopk_storage.store import is_store, open_store
+from dtopk_storage.store_opening import is_store, open_store
 
 
 def open_zarr(path: Path, options: SourceOptions) -> Source:

@@ -15,7 +15,7 @@ from dtopk_storage.sources.npz import NpzSource
 from dtopk_storage.sources.parquet import ParquetSource
 from dtopk_storage.sources.svmlight import SvmlightSource
 from dtopk_storage.sources.text import COMPRESSED, TextSource
-from dtopk_storage.store import is_store
+from dtopk_storage.store_opening import is_store
 
 FORMATS: dict[str, Callable[[Path, SourceOptions], Source]] = {
     "npy": NpySource,

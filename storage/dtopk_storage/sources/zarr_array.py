@@ -10,7 +10,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dtopk_storage.chunked import MOST_CHUNK_BYTES
+from dtopk_storage.compression import MOST_CHUNK_BYTES
 from dtopk_storage.errors import DatasetError
 from dtopk_storage.sources.base import (
     FEATURE_KEYS,
