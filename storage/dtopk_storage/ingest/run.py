@@ -43,15 +43,9 @@ from dtopk_storage.publishing import (
     features_array,
     finish_store,
 )
-from dtopk_storage.sources.base import (
-    ROLE_NAMES,
-    Role,
-    Source,
-    SourceFeatures,
-    Vector,
-    transform_features,
-)
+from dtopk_storage.sources.base import Source, SourceFeatures, Vector, transform_features
 from dtopk_storage.sources.formats import open_source
+from dtopk_storage.sources.keys import ROLE_NAMES, Role
 from dtopk_storage.store import FeatureStore
 from dtopk_storage.store_opening import is_store, open_store, store_path
 from dtopk_storage.values import as_feature_dtype, convert_features
