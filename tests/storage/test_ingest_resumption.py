@@ -338,7 +338,7 @@ def test_a_store_that_turns_up_meanwhile_costs_no_work(source, tmp_path, monkeyp
         ingest(source, path, options("in_order"), appear)
     assert open_store(path).dtype == np.float16
     with monkeypatch.context() as patch:
-        patch.setattr("dtopk_storage.ingest.run.convert_features", None)
+        patch.setattr("dtopk_storage.ingest.making.convert_features", None)
         store = ingest(source, path, options("in_order", overwrite=True))
     assert store.dtype == np.float32
     store.verify()
