@@ -7,16 +7,14 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from dtopk.atomic import beside, raise_naming, replace_when_complete, write_text
-from dtopk.cli.prediction_layouts import Column, Layout, Ragged
+from dtopk.cli.prediction_layouts import Column, Layout, Ragged, Rows
 from dtopk_storage.objects import ObjectPath
 from dtopk_storage.paths import AnyPath
-
-Rows = TypeVar("Rows", contravariant=True)
 
 _ZARR_MARK = "dtopk_predictions"
 """Attribute of a group of predictions, whose value is the version of its layout."""

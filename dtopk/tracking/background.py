@@ -13,11 +13,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dtopk.tracking.client import (
-    describe_failure,
-    name_uri,
-    settle_mlflow,
-)
+from dtopk.tracking.client import describe_failure, name_uri, settle_mlflow
 from dtopk.tracking.delivery import Delivery
 from dtopk.tracking.outbox import Entry, Outbox, read_kept
 from dtopk.tracking.requests import now_ms

@@ -18,12 +18,7 @@ from dtopk_storage.ingest.inputs import Inputs
 from dtopk_storage.ingest.label_reading import read_labels
 from dtopk_storage.ingest.labels import read_weights
 from dtopk_storage.ingest.options import IngestOptions
-from dtopk_storage.ingest.plan import (
-    Plan,
-    describe_files,
-    name_file,
-    save_plan,
-)
+from dtopk_storage.ingest.plan import Plan, describe_files, name_file, save_plan
 from dtopk_storage.ingest.row_counters import warn_of_row_counters
 from dtopk_storage.ingest.splits import arrange
 from dtopk_storage.ingest.working_folder import WorkingFolder

@@ -9,16 +9,10 @@ from dtopk_storage.files import is_disk_full
 from dtopk_storage.ingest.inputs import open_inputs
 from dtopk_storage.ingest.making import ProgressCallback, StoreMaking
 from dtopk_storage.ingest.options import IngestOptions
-from dtopk_storage.ingest.plan import (
-    check_unchanged,
-    fingerprint,
-    load_plan,
-)
+from dtopk_storage.ingest.plan import check_unchanged, fingerprint, load_plan
 from dtopk_storage.ingest.working_folder import PLAN, WorkingFolder, open_working_folder
 from dtopk_storage.paths import AnyPath, PathLike
-from dtopk_storage.publishing import (
-    check_target,
-)
+from dtopk_storage.publishing import check_target
 from dtopk_storage.store import FeatureStore
 from dtopk_storage.store_opening import is_store, open_store, store_path
 from dtopk_storage.wording import format_count
