@@ -178,7 +178,10 @@ class RemoteCalls:
             task = self._client.submit(
                 function,
                 *arguments,
-                key=f"dtopk_{name}-{self.session}-{self._number}-{member.index}",
+                # The first part names the group of all tasks of a session, which lasts because
+                # the leases do. With a group for each call the scheduler would keep every one of
+                # them for good, in a span of its own, and workers the times of each.
+                key=(f"dtopk-{self.session}", name, self._number, member.index),
                 workers=[member.worker.address],
                 allow_other_workers=False,
                 pure=False,

@@ -52,6 +52,8 @@ def check_resumable(path: PathLike) -> Checkpoint | None:
         checkpoint = folder.find_checkpoint()
         if checkpoint is not None or folder.starts_again():
             return checkpoint
+        if folder.result.is_file():
+            folder.delete_dead_lock()
         found = (
             "whose run has ended. To train on from its duals, take another folder and "
             f"--set solver.warm_start={folder.quoted}"

@@ -1,5 +1,6 @@
 """The folder of a run: its files by name, and the rule that a folder serves one run."""
 
+import contextlib
 import csv
 import dataclasses
 import io
@@ -16,7 +17,7 @@ from typing import Any
 
 from dtopk.atomic import write_text
 from dtopk.launch.submit import SUBMISSION
-from dtopk_storage import CheckpointError, RunState, open_run_state
+from dtopk_storage import CheckpointError, RunLock, RunState, open_run_state
 from dtopk_storage.errors import describe_error
 from dtopk_storage.json_files import parse_object, parse_record
 from dtopk_storage.paths import AnyPath, as_path, delete_tree, put_tree
@@ -200,6 +201,7 @@ class RunFolder:
         if not self.record.is_file():
             raise self._in_use("is in use")
         if self.has_ended():
+            self.delete_dead_lock()
             raise self._in_use("holds a run that has ended")
 
     def is_empty(self) -> bool:
@@ -260,6 +262,13 @@ class RunFolder:
     def has_ended(self) -> bool:
         """Whether there is a result, and nothing that the same job would do in the folder."""
         return self.result.is_file() and self.find_checkpoint() is None and not self.starts_again()
+
+    def delete_dead_lock(self) -> None:
+        """Delete the lock of a process that was killed after the run's end; one held stays."""
+        if (self.path / _LOCK).is_file():
+            # Whoever takes a lock deletes it at the end.
+            with contextlib.suppress(OSError, ValueError), RunLock(str(self.path)):
+                pass
 
     def starts_again(self) -> bool:
         """Whether the run was asked to stop before its first commit, and so left only a result."""

@@ -10,6 +10,9 @@ DASK_SETTINGS: dict[str, Any] = {
     # 5 minutes. Much less would drop workers for a machine's short fits of swapping, and their
     # duals with them.
     "distributed.scheduler.worker-ttl": "30s",
+    # So long after the end of a client or a worker the scheduler keeps what it has noted of it, up
+    # to 1,000 events. Dask takes an hour, in which many short runs would fill its memory.
+    "distributed.scheduler.events-cleanup-delay": "1m",
     # What a worker holds is planned before the start and is none of Dask's data. Dask could not
     # spill it; and a worker paused for it would stay so for ever, since it is not given back.
     "distributed.worker.memory.target": False,

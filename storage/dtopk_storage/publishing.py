@@ -1,7 +1,6 @@
 """The last steps of making a store, shared by all that make one."""
 
 import dataclasses
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from dtopk_storage.manifest import (
 )
 from dtopk_storage.objects import ObjectPath
 from dtopk_storage.paths import AnyPath, delete_tree, write_whole
+from dtopk_storage.replacement import REPLACED, restore_replaced
 from dtopk_storage.statistics import FeatureStatistics
 from dtopk_storage.store_opening import is_store
 
@@ -253,24 +253,29 @@ def delete_store(path: AnyPath) -> None:
 
 
 def publish(folder: AnyPath, path: AnyPath) -> None:
-    """Rename a whole store into its place; what stood there goes once it is in it.
+    """Rename a whole store into its place, and what stood there to `REPLACED` beside it.
 
+    Killed between the two, nothing is at `path`: `restore_replaced` puts the earlier store back.
     Nothing can be renamed in an object store: a store is written where it is to be.
 
     Parameters
     ----------
     folder : Path or ObjectPath
-        The store, on the same file system.
+        The store, in a folder of its writer's, on the same file system.
     path : Path or ObjectPath
     """
     if not (isinstance(path, Path) and isinstance(folder, Path)):
         assert folder == path
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    replaced = path.with_name(f"{path.name}.replaced")
     if path.exists():
-        shutil.rmtree(replaced, ignore_errors=True)
+        replaced = folder.with_name(REPLACED)
+        delete_tree(replaced)
         path.rename(replaced)
-    folder.rename(path)
+        sync_folder(folder.parent)
+    try:
+        folder.rename(path)
+    except BaseException:
+        restore_replaced(path)
+        raise
     sync_folder(path.parent)
-    shutil.rmtree(replaced, ignore_errors=True)

@@ -23,10 +23,8 @@ from dtopk_storage.manifest import (
 )
 from dtopk_storage.objects import ObjectPath
 from dtopk_storage.paths import AnyPath, PathLike, as_path
+from dtopk_storage.replacement import WORK_SUFFIX, find_replaced
 from dtopk_storage.store import FeatureStore
-
-WORK_SUFFIX = ".partial"
-"""After the name of a store: the folder in which an ingest makes it."""
 
 _LABEL_ARRAYS: dict[Kind, tuple[str, ...]] = {
     "multiclass": (LABELS,),
@@ -145,6 +143,11 @@ def _check_folder(folder: AnyPath) -> None:
     if (folder / "zarr.json").is_file():
         return
     work = folder if folder.suffix == WORK_SUFFIX else folder.with_name(folder.name + WORK_SUFFIX)
+    for left in find_replaced(folder):
+        raise DatasetError(
+            f"store {path!r} must be there, but its replacement was broken off, and the earlier "
+            f"store is in {str(left)!r}. Write the new one again, or rename this one to {path!r}."
+        )
     if work.is_dir():
         raise DatasetError(
             f"store {path!r} must be whole, got an unfinished ingest in {str(work)!r}. Run the "

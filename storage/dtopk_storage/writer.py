@@ -37,6 +37,7 @@ from dtopk_storage.publishing import (
     finish_store,
     publish,
 )
+from dtopk_storage.replacement import WRITING_SUFFIX, restore_replaced
 from dtopk_storage.statistics import FeatureStatistics
 from dtopk_storage.store import FeatureStore
 from dtopk_storage.store_opening import open_store, store_path
@@ -155,12 +156,14 @@ class StoreWriter:
         except BaseException:
             self.abort()
             raise
+        if self._folder != self._path:
+            delete_tree(self._folder.parent)
         return open_store(self._path)
 
     def abort(self) -> None:
         """Remove what was written."""
         self._behind.abandon()
-        delete_tree(self._folder)
+        delete_tree(self._folder if self._folder == self._path else self._folder.parent)
 
     def _finish(self) -> None:
         """Write all that is not on the disk yet."""
@@ -307,6 +310,7 @@ def create_store(
     StoreWriter
     """
     target = store_path(path)
+    restore_replaced(target)
     check_target(target, overwrite=overwrite)
     stored = as_feature_dtype(dtype)
     if n_features < 1:
@@ -344,7 +348,8 @@ def _make_folder(target: AnyPath) -> AnyPath:
     if isinstance(target, ObjectPath):
         delete_store(target)
         return target
-    folder = target.with_name(f"{target.name}.writing-{os.getpid()}")
-    delete_tree(folder)
+    work = target.with_name(f"{target.name}{WRITING_SUFFIX}{os.getpid()}")
+    delete_tree(work)
+    folder = work / "store"
     folder.mkdir(parents=True)
     return folder

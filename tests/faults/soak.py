@@ -2,12 +2,12 @@
 
     python -m tests.faults.soak --minutes 120 --out build/soak
 
-One process trains a small job in a loop on a scheduler and two workers of its own, each run with a
-connection and a folder of its own; the first worker is killed every minute and replaced. Memory and
-file handles of the processes that live throughout, and what the scheduler keeps, are sampled, and
-written to ``soak.json`` and ``soak.png``. A series is flat if the line through its last two thirds
-rises by no more than a twentieth of its mean, or by a floor. The exit status is 1 if one is not, or
-if a run has left other weights than the first.
+One process trains a small job in a loop on a scheduler and workers of its own, each run with a
+connection and a folder of its own; the first worker is killed every minute and replaced. Memory
+and file handles of the processes that live throughout, and what the scheduler keeps, are sampled.
+They are written to ``soak.json`` and ``soak.png`` every minute, and at the end. A series is flat if
+the line through its last two thirds rises by no more than a twentieth of its mean, or by a floor.
+The exit status is 1 if one is not, or if a run has left other weights than the first.
 """
 
 import argparse
@@ -28,6 +28,7 @@ import psutil
 from distributed import Client
 from matplotlib.figure import Figure
 
+from dtopk.atomic import write_text
 from dtopk.job import load_job, train
 from dtopk.launch import ClusterError
 from dtopk.plots import save_png
@@ -37,6 +38,9 @@ from tests.drill.hosts import Cluster, Host
 from tests.faults.problem import CHUNK_MIB, ON_CLUSTER, format_job, write_sources
 
 _SAMPLE_S = 5.0
+_WRITE_S = 60.0
+_LEAST = 3
+"""Samples after the warm-up that a trend needs."""
 _MEBIBYTE = 1 << 20
 _SHARE = 0.05
 """By so much of its mean a flat series rises at most."""
@@ -55,6 +59,15 @@ class Samples:
     series: dict[str, list[float]] = field(default_factory=dict)
     """By kind, a slash and what it is of: 'memory/driver'."""
 
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def copy(self) -> "Samples":
+        """Copy what there is by now, while more may come."""
+        with self._lock:
+            series = {name: list(column) for name, column in self.series.items()}
+            return Samples(seconds=list(self.seconds), series=series)
+
     def add(self, seconds: float, values: Mapping[str, float]) -> None:
         """Add one value of each series; one that is missing is NaN.
 
@@ -64,11 +77,12 @@ class Samples:
             Since the start.
         values : mapping of str to float
         """
-        for name in values:
-            self.series.setdefault(name, [float("nan")] * len(self.seconds))
-        self.seconds.append(seconds)
-        for name, column in self.series.items():
-            column.append(values.get(name, float("nan")))
+        with self._lock:
+            for name in values:
+                self.series.setdefault(name, [float("nan")] * len(self.seconds))
+            self.seconds.append(seconds)
+            for name, column in self.series.items():
+                column.append(values.get(name, float("nan")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +108,8 @@ def find_trend(seconds: Sequence[float], values: Sequence[float], floor: float) 
     t, v = np.asarray(seconds), np.asarray(values)
     chosen = (t >= t[0] + _WARM_UP * (t[-1] - t[0])) & np.isfinite(v)
     t, v = t[chosen], v[chosen]
-    if len(t) < 3:
-        raise ValueError(f"a trend must have 3 values after the warm-up, got {len(t)}.")
+    if len(t) < _LEAST:
+        raise ValueError(f"a trend must have {_LEAST} values after the warm-up, got {len(t)}.")
     slope = float(np.polyfit(t - t[0], v, 1)[0])
     rise, mean = slope * float(t[-1] - t[0]), float(v.mean())
     is_flat = rise <= max(floor, _SHARE * abs(mean))
@@ -120,6 +134,9 @@ class Soak:
     Parameters
     ----------
     folder : Path
+        Empty, for what the runs write.
+    out : Path
+        Folder for ``soak.json`` and ``soak.png``.
     cluster : Cluster
         Started.
     minutes : float
@@ -127,12 +144,15 @@ class Soak:
         Seconds between two kills.
     """
 
-    def __init__(self, folder: Path, cluster: Cluster, *, minutes: float, kill_s: float) -> None:
+    def __init__(
+        self, folder: Path, out: Path, cluster: Cluster, *, minutes: float, kill_s: float
+    ) -> None:
         self.samples = Samples()
         self.n_runs = self.n_kills = self.n_retries = 0
         self.different: list[int] = []
         """Runs whose weights are not those of the first."""
         self._folder = folder
+        self._out = out
         self._cluster = cluster
         self._began = time.monotonic()
         self._end = self._began + 60 * minutes
@@ -150,6 +170,7 @@ class Soak:
         for thread in threads:
             thread.start()
         first: bytes | None = None
+        written = self._began
         try:
             while time.monotonic() < self._end:
                 weights = self._train(job)
@@ -157,10 +178,14 @@ class Soak:
                 if weights != first:
                     self.different.append(self.n_runs)
                 self.n_runs += 1
+                if time.monotonic() > written + _WRITE_S:
+                    self.write()
+                    written = time.monotonic()
         finally:
             self._over.set()
             for thread in threads:
                 thread.join()
+            self.write()
 
     def _train(self, job: Path) -> bytes:
         """Train once, as often as it takes, and return the weights' bytes."""
@@ -205,12 +230,39 @@ class Soak:
                 values |= {f"scheduler/{name}": number for name, number in counts.items()}
                 self.samples.add(time.monotonic() - self._began, values)
 
-    def find_trends(self) -> dict[str, Trend]:
-        """Find the trend of each series."""
-        return {
-            name: find_trend(self.samples.seconds, values, _FLOORS[name.partition("/")[0]])
-            for name, values in self.samples.series.items()
-        }
+    @property
+    def is_well(self) -> bool:
+        """Whether all weights are those of the first run, and every series is flat."""
+        trends = find_trends(self.samples)
+        return bool(trends) and not self.different and all(each.is_flat for each in trends.values())
+
+    def write(self) -> None:
+        """Write figures and graph of what there is by now."""
+        samples = self.samples.copy()
+        fields = {
+            "runs": self.n_runs, "kills": self.n_kills, "retries": self.n_retries,
+            "different": self.different,
+            "trends": {name: vars(trend) for name, trend in find_trends(samples).items()},
+            "seconds": samples.seconds, "series": samples.series,
+        }  # fmt: skip
+        write_text(self._out / "soak.json", json.dumps(fields) + "\n")
+        save_png(draw(samples), self._out / "soak.png")
+
+
+def find_trends(samples: Samples) -> dict[str, Trend]:
+    """Find the trend of each series; none, where there are too few samples.
+
+    Parameters
+    ----------
+    samples : Samples
+    """
+    n_warm = sum(each >= _WARM_UP * samples.seconds[-1] for each in samples.seconds)
+    if n_warm < 2 * _LEAST:
+        return {}
+    return {
+        name: find_trend(samples.seconds, values, _FLOORS[name.partition("/")[0]])
+        for name, values in samples.series.items()
+    }
 
 
 def draw(samples: Samples) -> Figure:
@@ -250,25 +302,15 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with Cluster(folder / "cluster", [Host() for _ in range(3)]) as cluster:
-            soak = Soak(folder, cluster, minutes=options.minutes, kill_s=options.kill_s)
+            soak = Soak(folder, out, cluster, minutes=options.minutes, kill_s=options.kill_s)
             soak.carry_out()
-    trends = soak.find_trends()
-    save_png(draw(soak.samples), out / "soak.png")
-    is_well = not soak.different and all(trend.is_flat for trend in trends.values())
-    fields = {
-        "runs": soak.n_runs, "kills": soak.n_kills, "retries": soak.n_retries,
-        "different": soak.different, "flat": is_well,
-        "trends": {name: vars(trend) for name, trend in trends.items()},
-        "seconds": soak.samples.seconds, "series": soak.samples.series,
-    }  # fmt: skip
-    (out / "soak.json").write_text(json.dumps(fields) + "\n")
     print(f"{soak.n_runs} runs, {soak.n_kills} workers killed, {soak.n_retries} started again")
     print(f"with other weights than the first: {len(soak.different)}\n")
     print(f"{'series':26}{'mean':>10}{'rise':>10}{'an hour':>10}")
-    for series, trend in trends.items():
+    for series, trend in find_trends(soak.samples).items():
         verdict = "flat" if trend.is_flat else "NOT FLAT"
         print(f"{series:26}{trend.mean:10.1f}{trend.rise:10.2f}{trend.per_hour:10.2f}  {verdict}")
-    return 0 if is_well else 1
+    return 0 if soak.is_well else 1
 
 
 if __name__ == "__main__":

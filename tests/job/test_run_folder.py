@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dtopk.job.resumption import check_resumable
 from dtopk.job.run_folder import Checkpoint, RunFolder, RunRecord, name_run_folder
 from dtopk_storage import CheckpointError, RunLock, open_run_state
 
@@ -73,6 +74,20 @@ def test_run_that_has_ended_is_refused(claimed):
         ValueError, match=r"run folder must be new or empty, got '.*a', which holds a run that has"
     ):
         claimed.check_usable()
+
+
+@pytest.mark.parametrize("look", [RunFolder.check_usable, lambda run: check_resumable(run.path)])
+def test_lock_of_a_process_killed_after_the_end_goes_and_one_that_is_held_stays(claimed, look):
+    claimed.write_result({})
+    lock = claimed.path / "lock"
+    with RunLock(claimed.path):
+        with pytest.raises(ValueError, match="has ended"):
+            look(claimed)
+        assert lock.is_file()
+    lock.write_text("{}")
+    with pytest.raises(ValueError, match="has ended"):
+        look(claimed)
+    assert not lock.exists()
 
 
 def test_run_that_stopped_before_its_first_commit_can_be_started_again(claimed):

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -413,6 +414,106 @@ def test_an_ingest_killed_once_its_store_is_in_place_is_done(source, tmp_path, m
             ingest(source, path, chosen)
     assert contents(path) == before
     assert not list(tmp_path.glob("store.partial*"))
+
+
+@pytest.fixture
+def replacing(source, tmp_path):
+    """Kill an ingest between its two renames; give its options, and the files of the old store."""
+    path = tmp_path / "s"
+    ingest(source, path, options("in_order"))
+    before = contents(path)
+    chosen = options("in_order", dtype="float16", overwrite=True)
+    rename = Path.rename
+
+    def die(self, target):
+        if self.name == "store":
+            raise _KilledError
+        return rename(self, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "rename", die)
+        patch.setattr(publishing, "restore_replaced", lambda path: None)
+        with pytest.raises(_KilledError):
+            ingest(source, path, chosen)
+    assert not path.exists()
+    return chosen, before
+
+
+def test_ingest_killed_between_two_renames_ends_the_same(source, tmp_path, replacing):
+    chosen, _ = replacing
+    ingest(source, tmp_path / "undisturbed", chosen)
+    ingest(source, tmp_path / "s", chosen)
+    assert contents(tmp_path / "s") == contents(tmp_path / "undisturbed")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "s", "undisturbed"]
+
+
+def test_store_that_made_room_is_named_to_who_opens_it(tmp_path, replacing):
+    message = r"'.*s' must be there, but its replacement .* is in '.*s\.partial/replaced'\. Write"
+    with pytest.raises(DatasetError, match=message):
+        open_store(tmp_path / "s")
+
+
+@pytest.mark.parametrize("change", [{"overwrite": False}, {"dtype": "float64"}])
+def test_store_that_made_room_is_back_before_another_command_is_refused(
+    source, tmp_path, replacing, change
+):
+    chosen, before = replacing
+    with pytest.raises(DatasetError, match=r"exists already|begun by another command"):
+        ingest(source, tmp_path / "s", dataclasses.replace(chosen, **change))
+    assert contents(tmp_path / "s") == before
+
+
+def test_store_that_made_room_is_back_where_its_source_is_gone(source, tmp_path, replacing):
+    chosen, before = replacing
+    source.unlink()
+    with pytest.raises(DatasetError, match=r"a\.npz"):
+        ingest(source, tmp_path / "s", chosen)
+    assert contents(tmp_path / "s") == before
+
+
+def test_store_that_cannot_take_its_place_leaves_the_earlier_one(source, tmp_path, monkeypatch):
+    path = tmp_path / "s"
+    ingest(source, path, options("in_order"))
+    before = contents(path)
+    rename = Path.rename
+
+    def fail(self, target):
+        if self.name == "store":
+            raise OSError(errno.EIO, "broken disk")
+        return rename(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fail)
+        with pytest.raises(OSError, match="broken disk"):
+            ingest(source, path, options("in_order", dtype="float16", overwrite=True))
+    assert contents(path) == before
+
+
+def test_replaced_store_of_an_ingest_killed_at_its_end_goes(source, tmp_path, monkeypatch):
+    path = tmp_path / "s"
+    chosen = options("in_order", dtype="float16", overwrite=True)
+
+    def die(self):
+        raise _KilledError
+
+    ingest(source, path, options("in_order"))
+    with monkeypatch.context() as patch:
+        patch.setattr(working_folder._FolderOnDisk, "remove", die)
+        with pytest.raises(_KilledError):
+            ingest(source, path, chosen)
+    assert (tmp_path / "s.partial" / "replaced").is_dir()
+    assert ingest(source, path, chosen).dtype == np.float16
+    assert sorted(child.name for child in tmp_path.iterdir()) == ["a.npz", "s"]
+
+
+def test_folder_of_a_users_own_beside_the_store_stays(source, tmp_path):
+    """Named as one might think that a replaced store is."""
+    own = tmp_path / "s.replaced"
+    ingest(source, own, options("in_order"))
+    before = contents(own)
+    for chosen in (options("in_order"), options("in_order", overwrite=True)):
+        ingest(source, tmp_path / "s", chosen)
+    assert contents(own) == before
 
 
 def test_another_store_in_place_of_an_unfinished_one_is_not_taken_for_it(source, tmp_path):

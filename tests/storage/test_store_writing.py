@@ -1,5 +1,7 @@
 """A store appears whole, or not at all."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import zarr
@@ -66,6 +68,19 @@ def test_existing_store_is_replaced_when_asked(store, rows, tmp_path):
         writer.append(X[:20] + 1, y[:20])
     assert open_store(store.path).n_samples == 20
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_store_whose_replacement_was_broken_off_is_named_and_put_back(store, rows):
+    """A writer was killed between the two renames."""
+    path = Path(store.path)
+    left = path.with_name(f"{path.name}.writing-1") / "replaced"
+    left.parent.mkdir()
+    path.rename(left)
+    with pytest.raises(DatasetError, match=rf"the earlier store is in '{left}'\. Write the new"):
+        open_store(path)
+    with pytest.raises(DatasetError, match="exists already"):
+        make(path)
+    open_store(path).verify()
 
 
 def test_a_folder_that_is_no_store_is_never_overwritten(tmp_path):

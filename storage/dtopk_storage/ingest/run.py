@@ -62,7 +62,7 @@ def ingest(
     # Taken before anything is read, so that what changes from here on is noticed.
     command = fingerprint(origin, options)
     work = open_working_folder(target)
-    work.delete_removed()
+    work.recover()
     if _is_published(work, target, command):
         with work.hold():
             # If it is not any more, the one that was at work has removed the folder, and this one

@@ -16,8 +16,9 @@ from dtopk_storage.files import exclusive_lock
 from dtopk_storage.objects import ObjectPath
 from dtopk_storage.paths import AnyPath
 from dtopk_storage.publishing import check_target, delete_store, publish
+from dtopk_storage.replacement import WORK_SUFFIX, find_replaced, restore_replaced
 from dtopk_storage.run_lock import InUseError, RunLock
-from dtopk_storage.store_opening import WORK_SUFFIX, is_store
+from dtopk_storage.store_opening import is_store
 
 PLAN = "plan.json"
 """What makes the work one that can be gone on with."""
@@ -76,8 +77,14 @@ class WorkingFolder(abc.ABC):
         """
 
     @abc.abstractmethod
-    def delete_removed(self) -> None:
-        """Delete what is left of a folder whose removal was broken off."""
+    def recover(self) -> None:
+        """Make good what an ingest has left that was killed in its last steps.
+
+        Raises
+        ------
+        DatasetError
+            Another ingest is in them now.
+        """
 
     @abc.abstractmethod
     def begin(self) -> None:
@@ -178,6 +185,7 @@ class _FolderOnDisk(WorkingFolder):
     def hold(self) -> Iterator[None]:
         try:
             with exclusive_lock(self._path / _LOCK):
+                restore_replaced(self._target)
                 yield
         except BlockingIOError as error:
             raise _held_by_another(self._path) from error
@@ -185,9 +193,12 @@ class _FolderOnDisk(WorkingFolder):
     def check_held(self) -> None:
         """Do nothing: the kernel sees to it."""
 
-    def delete_removed(self) -> None:
+    def recover(self) -> None:
         for left in self._path.parent.glob(f"{glob.escape(self._path.name)}{_REMOVED}*"):
             shutil.rmtree(left, ignore_errors=True)
+        if find_replaced(self._target):
+            with self.hold():
+                pass  # it has put the earlier store back
 
     def begin(self) -> None:
         """Do nothing: the target stays until the store is whole."""
@@ -256,8 +267,8 @@ class _FolderInStore(WorkingFolder):
         if self._lock.lost:
             raise _held_by_another(self._path)
 
-    def delete_removed(self) -> None:
-        """Do nothing: objects are not renamed before they are deleted."""
+    def recover(self) -> None:
+        """Do nothing: objects are not renamed."""
 
     def begin(self) -> None:
         self._remove_buckets()
