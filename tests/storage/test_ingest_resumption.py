@@ -28,7 +28,7 @@ CHUNK_BYTES = 7 * D * 4  # 9 chunks of features, the last of 4 rows
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr("dtopk_storage.sources.base._BLOCK_BYTES", 10 * D * 4)
+    monkeypatch.setattr("dtopk_storage.sources.arrays._BLOCK_BYTES", 10 * D * 4)
     monkeypatch.setattr("dtopk_storage.ingest.buckets.BUCKET_BYTES", 2 * CHUNK_BYTES)
     monkeypatch.setattr("dtopk_storage.ingest.buckets._SYNC_BYTES", 1)
 
