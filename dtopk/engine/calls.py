@@ -122,8 +122,3 @@ def unpack_error(pickled: bytes) -> BaseException:
     error.__cause__ = cause
     assert isinstance(error, BaseException)
     return error
-
-
-def topic_of(run: str) -> str:
-    """Return the name under which members' signs of life go through the scheduler."""
-    return f"dtopk-{run}"

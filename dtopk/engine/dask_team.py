@@ -18,11 +18,11 @@ from uuid import uuid4
 
 import numpy as np
 from distributed import Client
-from distributed.client import ClosedClientError
 from numpy.typing import NDArray
 
+from dtopk.engine.beats import hearing
 from dtopk.engine.blocks import Layout
-from dtopk.engine.calls import Delivered, MemberSpec, topic_of
+from dtopk.engine.calls import Delivered, MemberSpec
 from dtopk.engine.memory import MemoryPlan
 from dtopk.engine.messages import Places
 from dtopk.engine.remote_calls import RemoteCalls
@@ -121,6 +121,7 @@ class DaskTeam:
         )
         self._path = WeightsPath(client, self._calls, layout.slices)
         self._hear = _make_hear()
+        self._hearing = contextlib.ExitStack()
         self._places = Places(index=0, hosts=(), keepers=())
         self._owners: Sequence[int] = ()
         self._stop_sent = False
@@ -131,7 +132,7 @@ class DaskTeam:
     def __enter__(self) -> Self:
         self._calls.open()
         try:
-            self._client.subscribe_topic(topic_of(self._spec.run), self._calls.take_beat)
+            self._hearing.enter_context(hearing(self._client, self._calls.take_beat))
             self._assemble(self._min_workers)
         except BaseException:
             self._leave()
@@ -150,8 +151,7 @@ class DaskTeam:
         told = self._dismiss()
         concurrent.futures.wait(told, _LEAVE_S)
         self._calls.close()
-        with contextlib.suppress(ValueError, ClosedClientError):
-            self._client.unsubscribe_topic(topic_of(self._spec.run))
+        self._hearing.close()
 
     # What a team is asked.
 

@@ -18,6 +18,7 @@ from distributed import Client, Future, KilledWorker
 from distributed.client import ClosedClientError
 from distributed.comm.core import CommClosedError
 
+from dtopk.engine.beats import Beat
 from dtopk.engine.calls import MemberSpec, Reply, Trouble, unpack_error
 from dtopk.engine.cluster_watch import ClusterWatch
 from dtopk.engine.remote_member import RemoteMember
@@ -264,15 +265,13 @@ class RemoteCalls:
             whose = "; ".join(member.title + member.describe_memory() for member in gone)
             raise MembersLost(f"Lost in {method!r}: {whose}.")
 
-    def take_beat(self, event: tuple[float, dict[str, Any]]) -> None:
+    def take_beat(self, beat: Beat) -> None:
         """Take note of a member's sign of life; it is called in the client's event loop.
 
         Parameters
         ----------
-        event : tuple of float and dict
-            As the scheduler hands it on.
+        beat : dict
         """
-        beat = event[1]
         if beat["session"] != self.session:
             return
         for member in self.members:

@@ -1,10 +1,10 @@
 """What the one who leads a run on a cluster knows of a member in a worker."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from distributed import Future
 
+from dtopk.engine.beats import Beat
 from dtopk.engine.calls import Reply
 from dtopk.launch import WorkerInfo
 from dtopk.solvers.sdca import Timings
@@ -54,13 +54,12 @@ class RemoteMember:
         worker = self.worker
         return f"worker {worker.name!r} ({worker.address}, process {worker.pid} on {worker.host})"
 
-    def take_beat(self, beat: dict[str, Any], now: float) -> None:
+    def take_beat(self, beat: Beat, now: float) -> None:
         """Take note of a sign of life.
 
         Parameters
         ----------
         beat : dict
-            As the member's seat sends it.
         now : float
         """
         self.heard = now

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 from tornado.ioloop import PeriodicCallback
 
-from dtopk.engine.calls import Delivered, MemberSpec, Reply, Trouble, pack_error, topic_of
+from dtopk.engine.beats import TOPIC
+from dtopk.engine.calls import Delivered, MemberSpec, Reply, Trouble, pack_error
 from dtopk.engine.fit import make_member
 from dtopk.engine.links import Links, PeerLost
 from dtopk.engine.member import Member
@@ -108,7 +109,7 @@ class Seat:
             "waits": list(self._signs.waits),
             "memory": self._process.memory_info().rss,
         }
-        self.worker.log_event(topic_of(self.spec.run), beat)
+        self.worker.log_event(TOPIC, beat)
 
     def _is_abandoned(self) -> bool:
         if self._key in self.worker.data:

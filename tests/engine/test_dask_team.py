@@ -1,5 +1,6 @@
 """Training on a cluster: the same bits as in one process, whoever does the work."""
 
+import gc
 import os
 import pickle
 import signal
@@ -13,8 +14,8 @@ from distributed import Client
 from distributed.comm.core import CommClosedError
 
 from dtopk.engine import Callback, StartPoint
-from dtopk.engine.dask_team import _share_out
-from dtopk.engine.remote_calls import Call, read_reply
+from dtopk.engine.dask_team import DaskTeam, _share_out
+from dtopk.engine.remote_calls import Call, RemoteCalls, read_reply
 from dtopk.launch import ClusterOptions, open_cluster
 from dtopk_storage import DatasetError, open_dual, open_run_state
 from tests.cluster_runs import (
@@ -339,6 +340,34 @@ def test_memory_is_given_back(client, tmp_path):
     duals = 20_000 * 1200 * 4
     assert peak > before + duals
     wait_until(lambda: memory() < before + duals / 4)
+
+
+def test_client_and_scheduler_keep_next_to_nothing_of_a_run(client, rows):
+    def look(dask_scheduler):
+        spans = dask_scheduler.extensions["spans"].spans
+        return len(spans), set(dask_scheduler.task_groups), set(dask_scheduler.get_events())
+
+    def train(n_times):
+        for _ in range(n_times):
+            train_there(client, rows, LOSSES["softmax"], options={"max_epochs": 4})
+            wait_until(lambda: count_members(client) == 0)
+            gc.collect()
+
+    def counts():
+        return tuple(
+            sum(isinstance(each, kind) for each in gc.get_objects())
+            for kind in (DaskTeam, RemoteCalls)
+        )
+
+    train(1)
+    n_spans, groups, topics = client.run_on_scheduler(look)
+    kept = counts()
+    train(2)
+    more_spans, more_groups, more_topics = client.run_on_scheduler(look)
+    assert more_spans <= n_spans + 2
+    assert more_groups <= groups
+    assert {topic for topic in more_topics - topics if topic.startswith("dtopk")} == set()
+    assert counts() <= kept
 
 
 def test_two_runs_at_a_time_do_not_meet(client, rows, tmp_path):
