@@ -33,7 +33,7 @@ def read_header(archive: zipfile.ZipFile, name: str) -> dict[str, Any]:
     ------
     One of `DAMAGE`
     """
-    fields = json.loads(archive.read(_find(archive, name)))
+    fields = json.loads(read_member(archive, name))
     if not isinstance(fields, dict):
         raise ValueError(f"its {name} must be a JSON object, got a {type(fields).__name__}")
     return fields

@@ -15,7 +15,7 @@ from dtopk.cli.label_counts import count_labels
 from dtopk.cli.output import answer_json, json_option, tell, tell_written
 from dtopk.cli.progress import RowProgress
 from dtopk_storage import DatasetError, FeatureStore
-from dtopk_storage.chunked import COMPRESSIONS
+from dtopk_storage.compression import COMPRESSIONS
 from dtopk_storage.ingest import IngestOptions, IngestProgress
 from dtopk_storage.ingest import ingest as make_store
 from dtopk_storage.ingest.label_reading import KIND_CHOICES

@@ -11,13 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk.cli.output import answer, answer_json, json_option, tell_written
-from dtopk.cli.prediction_files import (
-    Layout,
-    SetLayout,
-    TopLayout,
-    check_target,
-    open_predictions,
-)
+from dtopk.cli.prediction_files import check_target, open_predictions
+from dtopk.cli.prediction_layouts import Layout, SetLayout, TopLayout
 from dtopk.cli.progress import RowProgress
 from dtopk.job.scoring import SetClasses, TopClasses, batch_rows, check_features, widen
 from dtopk.model import Model, load_model, select_topk

@@ -18,8 +18,8 @@ from dtopk.launch.submit import (
     find_submissions,
     make_back_end,
 )
+from dtopk_storage.addresses import redact
 from dtopk_storage.json_files import parse_object
-from dtopk_storage.objects import redact
 from dtopk_storage.paths import AnyPath, as_path
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from dtopk.job.checks import (
 from dtopk.job.cluster_config import ClusterSection
 from dtopk.job.submit_config import SubmitSection
 from dtopk_storage import open_run_state
-from dtopk_storage.objects import has_password
+from dtopk_storage.addresses import has_password
 from dtopk_storage.paths import as_path
 
 JOB_VERSION = 1

@@ -17,7 +17,7 @@ from dtopk.job.config import JOB_VERSION, OutputSection, TrainJob
 from dtopk.job.names import check_names
 from dtopk.job.sweep_config import SweepJob
 from dtopk.launch.options import SCHEDULER_FILE_ENDING
-from dtopk_storage.objects import redact
+from dtopk_storage.addresses import redact
 from dtopk_storage.paths import AnyPath, PathLike, as_path
 
 _SECTIONS = {section.name: section.default_factory for section in dataclasses.fields(SweepJob)}

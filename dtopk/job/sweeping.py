@@ -12,9 +12,10 @@ from dtopk.atomic import write_text
 from dtopk.engine import Callback
 from dtopk.job.callbacks import HoldLock
 from dtopk.job.files import job_to_toml
+from dtopk.job.place import lock_folder, open_given, resolve_paths
 from dtopk.job.recording import check_tracking
 from dtopk.job.resumption import plain_parameters, store_checksum
-from dtopk.job.run_folder import RunRecord, name_run_folder
+from dtopk.job.run_folder import RunRecord
 from dtopk.job.sweep_best import SweepScorer, choose_best, choose_by_loss
 from dtopk.job.sweep_config import Setting, SweepJob
 from dtopk.job.sweep_folder import (
@@ -34,8 +35,8 @@ from dtopk.job.sweep_result import (
 from dtopk.job.sweep_training import UnitTrainer
 from dtopk.job.workers import open_workers, spread_problem
 from dtopk.plots import SweepLine, draw_sweep, save_png
-from dtopk_storage import FeatureStore, RunLock, open_store
-from dtopk_storage.paths import PathLike, as_path, delete_tree
+from dtopk_storage import FeatureStore, RunLock
+from dtopk_storage.paths import PathLike, delete_tree
 
 if TYPE_CHECKING:
     from dtopk.launch import Client
@@ -113,9 +114,9 @@ def sweep(
             f"job must be a SweepJob, with a section [sweep], got a {type(job).__name__}. "
             "dtopk.job.load_sweep reads one."
         )
-    given = store.path if isinstance(store, FeatureStore) else store
-    opened = open_store(as_path(given, name="data.store").absolute())
-    job, folder = _resolve(job, opened)
+    opened = open_given(store)
+    job, run_dir = resolve_paths(job, opened)
+    folder = SweepFolder(path=run_dir)
     folder.check_usable()
     record = folder.read_record()
     in_workers = client is not None or job.cluster.kind != "none"
@@ -134,24 +135,13 @@ def sweep(
         )
     watcher = watcher or SweepWatcher()
     try:
-        with _lock(folder) as lock, open_workers(job.cluster, client) as workers:
+        with lock_folder(folder.run) as lock, open_workers(job.cluster, client) as workers:
             folder.check_usable()
             plan = _spread(plan, workers)
             with _keeping_what_is_done(plan):
                 return _Sweep(plan, record, lock, workers, watcher).run()
     finally:
         watcher.stop()
-
-
-def _resolve(job: SweepJob, store: FeatureStore) -> tuple[SweepJob, SweepFolder]:
-    """Put the paths in use into the job, and open its folder."""
-    run_dir = name_run_folder(job.output.run_dir).absolute()
-    resolved = dataclasses.replace(
-        job,
-        data=dataclasses.replace(job.data, store=store.path),
-        output=dataclasses.replace(job.output, run_dir=str(run_dir)),
-    )
-    return resolved, SweepFolder(path=run_dir)
 
 
 def _describe_costs(plan: SweepPlan) -> dict[str, Any]:
@@ -161,15 +151,6 @@ def _describe_costs(plan: SweepPlan) -> dict[str, Any]:
         if costs is not None:
             return {"label_cost": costs}
     return {}
-
-
-@contextlib.contextmanager
-def _lock(folder: SweepFolder) -> Iterator[RunLock]:
-    try:
-        with RunLock(str(folder.path)) as lock:
-            yield lock
-    finally:
-        folder.run.delete_if_empty()
 
 
 def _spread(plan: SweepPlan, workers: "Client | None") -> SweepPlan:

@@ -23,6 +23,7 @@ from dtopk.job.callbacks import (
 from dtopk.job.config import TrainJob
 from dtopk.job.disk_space import MODEL_OVERHEAD_BYTES, check_disk_space
 from dtopk.job.files import flatten_job, job_to_dict, job_to_toml, load_job
+from dtopk.job.place import lock_folder, open_given, resolve_paths
 from dtopk.job.problem import Problem, build_problem
 from dtopk.job.recording import check_tracking, record_outcome, recording
 from dtopk.job.result import TrainResult
@@ -33,7 +34,7 @@ from dtopk.job.resumption import (
     plain_parameters,
     store_checksum,
 )
-from dtopk.job.run_folder import RunFolder, RunRecord, name_run_folder
+from dtopk.job.run_folder import RunFolder, RunRecord
 from dtopk.job.scoring import evaluate_label_sets, evaluate_split, summarise_label_sets
 from dtopk.job.sweep_config import check_is_no_sweep
 from dtopk.job.workers import check_sight, open_workers, spread_problem
@@ -41,8 +42,8 @@ from dtopk.kernels.blas import count_threads
 from dtopk.losses import what_is_certified
 from dtopk.model import Model
 from dtopk.plots import draw_convergence, draw_topk_accuracy, save_png
-from dtopk_storage import FeatureStore, RunLock, RunState, open_run_state, open_store
-from dtopk_storage.paths import AnyPath, PathLike, as_path, delete_tree, size_below
+from dtopk_storage import FeatureStore, RunLock, RunState, open_run_state
+from dtopk_storage.paths import AnyPath, PathLike, delete_tree, size_below
 
 if TYPE_CHECKING:
     from dtopk.launch import Client
@@ -99,9 +100,9 @@ def train(
     An error after the first commit carries a note that says how to go on.
     """
     check_is_no_sweep(job)
-    given = store.path if isinstance(store, FeatureStore) else store
-    opened = open_store(as_path(given, name="data.store").absolute())
-    job, folder = _resolve(job, opened)
+    opened = open_given(store)
+    job, run_dir = resolve_paths(job, opened)
+    folder = RunFolder(path=run_dir)
     folder.check_usable()
     goes_on = folder.find_checkpoint() is not None
     if goes_on:
@@ -110,31 +111,10 @@ def train(
     problem = build_problem(opened, job, in_workers=in_workers, goes_on=goes_on)
     check_disk_space(problem, folder.path)
     check_tracking(job)
-    with _lock(folder) as lock, open_workers(job.cluster, client) as workers:
+    with lock_folder(folder) as lock, open_workers(job.cluster, client) as workers:
         part = _begin(problem, folder, workers)
         with _keeping_what_is_committed(part):
             return _train_part(part, lock, workers, callbacks)
-
-
-def _resolve(job: TrainJob, store: FeatureStore) -> tuple[TrainJob, RunFolder]:
-    """Put the paths in use into the job, and open its run folder."""
-    run_dir = name_run_folder(job.output.run_dir).absolute()
-    resolved = dataclasses.replace(
-        job,
-        data=dataclasses.replace(job.data, store=store.path),
-        output=dataclasses.replace(job.output, run_dir=str(run_dir)),
-    )
-    return resolved, RunFolder(path=run_dir)
-
-
-@contextlib.contextmanager
-def _lock(folder: RunFolder) -> Iterator[RunLock]:
-    """Have the folder to this run, and leave none where nothing has come into it."""
-    try:
-        with RunLock(str(folder.path)) as lock:
-            yield lock
-    finally:
-        folder.delete_if_empty()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

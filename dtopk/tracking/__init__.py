@@ -4,7 +4,7 @@
 and what MLflow has not taken is kept in the run folder. `MlflowRun` is for who can wait.
 """
 
-from dtopk.tracking.background import BackgroundRun, SendError, send_kept
+from dtopk.tracking.background import BackgroundRun
 from dtopk.tracking.client import (
     MlflowClient,
     check_tracking_uri,
@@ -14,6 +14,7 @@ from dtopk.tracking.client import (
     name_uri,
     quiet_mlflow,
 )
+from dtopk.tracking.delivery import SendError, send_kept
 from dtopk.tracking.pyfunc import PyfuncTopK, _load_pyfunc, save_pyfunc
 from dtopk.tracking.run import MlflowRun
 

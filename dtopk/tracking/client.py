@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from dtopk_storage.objects import has_password, redact
+from dtopk_storage.addresses import has_password, redact
 
 with warnings.catch_warnings():
     # MLflow warns about type hints of its own as it is imported.

@@ -8,7 +8,8 @@ from dtopk_storage.label_rows import LabelRows
 from dtopk_storage.packed_rows import PackedRows, pack_rows
 from dtopk_storage.run_lock import RunLock
 from dtopk_storage.run_state import RunState, open_run_state
-from dtopk_storage.store import Batch, FeatureStore, open_store
+from dtopk_storage.store import Batch, FeatureStore
+from dtopk_storage.store_opening import open_store
 from dtopk_storage.writer import StoreWriter, create_store
 
 __all__ = [

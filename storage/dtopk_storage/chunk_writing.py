@@ -17,7 +17,8 @@ from dtopk_storage.manifest import (
     Manifest,
 )
 from dtopk_storage.publishing import features_array, write_labels, write_manifest
-from dtopk_storage.store import FeatureStore, open_store
+from dtopk_storage.store import FeatureStore
+from dtopk_storage.store_opening import open_store
 from dtopk_storage.values import as_feature_dtype
 
 

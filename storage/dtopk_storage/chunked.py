@@ -13,35 +13,32 @@ time, since each takes its time to come.
 import dataclasses
 import functools
 from collections.abc import Iterable
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import google_crc32c
-import numcodecs
-import numcodecs.blosc
 import numpy as np
 import zarr
 import zarr.codecs
 import zarr.storage
-from numpy.typing import DTypeLike, NDArray
-from zarr.core.buffer import default_buffer_prototype
+from numpy.typing import NDArray
 
-from dtopk_storage.errors import DatasetError, describe_error
+from dtopk_storage.compression import (
+    MOST_CHUNK_BYTES,
+    Compression,
+    compress,
+    decompress,
+    make_codecs,
+)
+from dtopk_storage.errors import DatasetError
 from dtopk_storage.files import Bytes, as_bytes, read_pieces
 from dtopk_storage.objects import ObjectPath
 from dtopk_storage.paths import AnyPath, write_whole
 from dtopk_storage.read_ahead import ReadAhead, count_requests
 from dtopk_storage.write_behind import WriteBehind
 
-Compression = Literal["none", "lz4", "lz4_sparse", "zstd"]
-COMPRESSIONS: tuple[Compression, ...] = ("none", "lz4", "zstd")
-
-MOST_CHUNK_BYTES = numcodecs.blosc.MAX_BUFFERSIZE
-"""Most bytes of a chunk that is compressed, unpacked, or in an object store: those of a blosc
-buffer."""
-
 _CHECKSUM_BYTES = 4
-_METADATA = "zarr.json"
-_LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
+METADATA = "zarr.json"
+"""Name of the file of an array, or group, that says how it is laid out."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -147,7 +144,7 @@ class ChunkedArray:
         if isinstance(self.path, ObjectPath):
             made: dict[str, Any] = {}
             self._create(zarr.storage.MemoryStore(made), dimension_names)
-            (self.path / _METADATA).write_bytes(made[_METADATA].to_bytes())
+            (self.path / METADATA).write_bytes(made[METADATA].to_bytes())
         else:
             self._create(self.path, dimension_names)
 
@@ -158,7 +155,7 @@ class ChunkedArray:
             chunks=(self.chunk_rows, *self.shape[1:]),
             dtype=self.dtype,
             serializer=zarr.codecs.BytesCodec(endian="little"),
-            compressors=(*_zarr_codecs(self.compression), zarr.codecs.Crc32cCodec()),
+            compressors=(*make_codecs(self.compression), zarr.codecs.Crc32cCodec()),
             fill_value=0,
             zarr_format=3,
             dimension_names=dimension_names,
@@ -192,7 +189,7 @@ class ChunkedArray:
             padded = np.zeros((self.chunk_rows, *self.shape[1:]), self.dtype)
             padded[: len(values)] = values
             values = padded
-        body = _compress(self.compression, values)
+        body = compress(self.compression, values)
         checksum = google_crc32c.value(cast(bytes, body)).to_bytes(_CHECKSUM_BYTES, "little")
         write = functools.partial(
             write_whole, self.chunk_path(chunk), [body, checksum], durable=durable
@@ -347,7 +344,7 @@ class ChunkedArray:
         body, tail = raw[:-_CHECKSUM_BYTES], raw[-_CHECKSUM_BYTES:]
         self._check(chunk, body, tail)
         try:
-            _decompress(self.compression, body, target)
+            decompress(self.compression, body, target)
         except (RuntimeError, ValueError) as error:
             raise self.error(
                 f"{self.describe(chunk)} must hold {target.nbytes} bytes compressed with "
@@ -362,155 +359,3 @@ class ChunkedArray:
                 f"crc32c of {self.describe(chunk)} must be {stored:#010x} as stored with it, "
                 f"got {computed:#010x}: its bytes have changed. {self.remedy}"
             )
-
-
-def open_array(
-    path: AnyPath,
-    *,
-    sparse: bool = False,
-    error: type[ValueError] = DatasetError,
-    remedy: str = "Ingest it again.",
-) -> ChunkedArray:
-    """Open an array and check that it is laid out as `ChunkedArray` has it.
-
-    Parameters
-    ----------
-    path : Path or ObjectPath
-    sparse : bool
-        Whether a chunk that is not there stands for zeros.
-    error : type
-        Raised for what is wrong on disk.
-    remedy : str
-        Last sentence of those messages.
-    """
-    try:
-        array = zarr.open_array(open_metadata(path), mode="r", zarr_format=3)
-        metadata = cast(dict[str, Any], array.metadata.to_dict())
-        compression = _compression_of(metadata["codecs"])
-        grid = metadata["chunk_grid"]
-        key_encoding = metadata["chunk_key_encoding"]
-        whole_rows = (
-            grid["name"] == "regular"
-            and tuple(grid["configuration"]["chunk_shape"][1:]) == (array.shape[1:])
-        )
-        plain_keys = key_encoding["name"] == "default" and (
-            key_encoding.get("configuration", {}).get("separator", "/") == "/"
-        )
-    except Exception as cause:  # zarr's own checks leave many kinds of nonsense to chance.
-        raise_if_unreachable(path, cause)
-        raise error(
-            f"{str(path)!r} must be a zarr v3 array, got: {describe_error(cause)} {remedy}"
-        ) from cause
-    if compression is None or not whole_rows or not plain_keys or array.ndim not in (1, 2):
-        raise error(
-            f"{str(path)!r} must have one or two dimensions, regular chunks of whole rows, "
-            f"default chunk keys and the codecs bytes (little), then blosc, zstd or none, then "
-            f"crc32c; got shape {array.shape}, chunks {grid['configuration']} and codecs "
-            f"{[codec['name'] for codec in metadata['codecs']]}."
-        )
-    opened = ChunkedArray(
-        path=path,
-        shape=array.shape,
-        chunk_rows=array.chunks[0],
-        dtype=np.dtype(cast(DTypeLike, array.dtype)),
-        compression=compression,
-        sparse=sparse,
-        error=error,
-        remedy=remedy,
-    )
-    _check_sizes(opened)
-    return opened
-
-
-def _check_sizes(array: ChunkedArray) -> None:
-    """Refuse sizes that no array of ours has, before they are given memory."""
-    if array.dtype.kind not in "fi" or min(array.shape, default=0) < 0 or array.chunk_rows < 1:
-        raise array.error(
-            f"{str(array.path)!r} must be an array of numbers, got {array.dtype} of shape "
-            f"{array.shape} in chunks of {array.chunk_rows} rows. {array.remedy}"
-        )
-    # An uncompressed chunk is as large as its file, which on a disk is looked at before.
-    is_plain_file = array.compression == "none" and not isinstance(array.path, ObjectPath)
-    if array.chunk_bytes > MOST_CHUNK_BYTES and not is_plain_file:
-        raise array.error(
-            f"chunks of {str(array.path)!r} must be at most {MOST_CHUNK_BYTES:,} bytes, unpacked, "
-            f"got {array.chunk_bytes:,}. {array.remedy}"
-        )
-
-
-def open_metadata(path: AnyPath) -> Any:
-    """Give what zarr opens a group or an array from, to read what it says of itself.
-
-    Parameters
-    ----------
-    path : Path or ObjectPath
-
-    Returns
-    -------
-    Path, or a store of zarr with that file alone
-
-    Raises
-    ------
-    OSError
-        It cannot be read from its object store.
-    """
-    if not isinstance(path, ObjectPath):
-        return path
-    body = (path / _METADATA).read_bytes()
-    return zarr.storage.MemoryStore({_METADATA: default_buffer_prototype().buffer.from_bytes(body)})
-
-
-def raise_if_unreachable(path: AnyPath, error: Exception) -> None:
-    """Raise an object store's own error again, unless it says that there is no such object.
-
-    Parameters
-    ----------
-    path : Path or ObjectPath
-    error : Exception
-    """
-    is_stores_own = isinstance(path, ObjectPath) and isinstance(error, OSError)
-    if is_stores_own and not isinstance(error, FileNotFoundError):
-        raise error
-
-
-def _compression_of(codecs: list[dict[str, Any]]) -> Compression | None:
-    names = [codec["name"] for codec in codecs]
-    if codecs[0] != _LITTLE_ENDIAN or names[-1] != "crc32c" or len(names) > 3:
-        return None
-    if len(names) == 2:
-        return "none"
-    if names[1] == "blosc":
-        plain = codecs[1]["configuration"]["shuffle"] == "noshuffle"
-        return "lz4_sparse" if plain else "lz4"
-    return "zstd" if names[1] == "zstd" else None
-
-
-def _zarr_codecs(compression: Compression) -> tuple[Any, ...]:
-    if compression == "zstd":
-        return (zarr.codecs.ZstdCodec(level=1),)
-    if compression == "lz4":
-        return (zarr.codecs.BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle"),)
-    if compression == "lz4_sparse":
-        return (zarr.codecs.BloscCodec(cname="lz4", clevel=5, shuffle="noshuffle"),)
-    return ()
-
-
-def _compress(compression: Compression, values: NDArray[Any]) -> Bytes:
-    if compression == "none":
-        return as_bytes(values)
-    if compression == "zstd":
-        return np.frombuffer(numcodecs.Zstd(level=1).encode(values), np.uint8)
-    shuffle = numcodecs.Blosc.BITSHUFFLE if compression == "lz4" else numcodecs.Blosc.NOSHUFFLE
-    codec = numcodecs.Blosc(cname="lz4", clevel=5, shuffle=shuffle)
-    # Blosc's threads append their blocks in the order in which they finish: the same values
-    # would not always give the same file.
-    threads, numcodecs.blosc.use_threads = numcodecs.blosc.use_threads, False
-    try:
-        return np.frombuffer(codec.encode(values), np.uint8)
-    finally:
-        numcodecs.blosc.use_threads = threads
-
-
-def _decompress(compression: Compression, body: Bytes, target: Bytes) -> None:
-    codec = numcodecs.Zstd() if compression == "zstd" else numcodecs.Blosc()
-    codec.decode(body, out=target)

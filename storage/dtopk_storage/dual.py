@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dtopk_storage.chunked import ChunkedArray, open_array
+from dtopk_storage.array_opening import open_array
+from dtopk_storage.chunked import ChunkedArray
 from dtopk_storage.errors import CheckpointError
 from dtopk_storage.files import is_disk_full
 from dtopk_storage.paths import PathLike, as_path

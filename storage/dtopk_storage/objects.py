@@ -2,7 +2,8 @@
 
 A store answers some requests with "slow down" or an error of its own, and connections break: what
 passes is tried again here, with longer and longer waits. What does not pass is an OSError that
-names the object. Credentials come from the environment, and are in no address.
+names the object (:mod:`dtopk_storage.object_errors`). Credentials come from the environment, and
+are in no address.
 """
 
 import contextlib
@@ -10,12 +11,13 @@ import dataclasses
 import errno
 import os
 import random
-import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, TypeVar
 
 import fsspec  # type: ignore[import-untyped]
+
+from dtopk_storage.object_errors import explain, is_passing
 
 T = TypeVar("T")
 
@@ -23,8 +25,6 @@ T = TypeVar("T")
 # like a reader, or a kill, can meet half a file.
 OBJECT_STORES = frozenset({"abfs", "abfss", "az", "gcs", "gs", "memory", "oci", "oss", "s3", "s3a"})
 _S3 = ("s3", "s3a")
-_CONTAINERS = ("abfs", "abfss", "az")
-_EXTRAS = {"s3": "dtopk[s3]", "s3a": "dtopk[s3]"}
 
 _TRIES = 8
 """A request is given up after so many; the waits between them add up to some 20 s."""
@@ -32,38 +32,6 @@ _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 10.0
 _PARTS_AT_A_TIME = 4
 """Requests under way for one object of more than 100 MB that is written."""
-
-_PASSING_NUMBERS = frozenset(
-    {
-        errno.EAGAIN, errno.EBUSY, errno.ECONNABORTED, errno.ECONNREFUSED, errno.ECONNRESET,
-        errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EPIPE, errno.ETIMEDOUT,
-    }
-)  # fmt: skip
-_PASSING_CODES = frozenset(
-    {
-        "429", "OperationAborted", "RequestTimeout", "SlowDown", "Throttling",
-        "ThrottlingException", "TooManyRequests", "XAmzContentSHA256Mismatch",
-    }
-)  # fmt: skip
-# By name: the packages that raise them need not be installed.
-_PASSING_KINDS = frozenset(
-    {
-        "ClientPayloadError", "ConnectTimeoutError", "ConnectionClosedError",
-        "EndpointConnectionError", "HTTPClientError", "HttpError", "IncompleteRead",
-        "IncompleteReadError", "ReadTimeoutError", "ResponseParserError", "ResponseStreamingError",
-        "ServerDisconnectedError",
-    }
-)  # fmt: skip
-_SERVER_AT_FAULT = 500
-_NO_CREDENTIALS = frozenset(
-    {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "ProfileNotFound"}
-)
-_CONDITION_FAILED = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict"})
-
-# A secret may have a slash in it, or an at sign: up to the last one.
-_USER_INFO = re.compile(r"(?<=://)[^\s'\"]*@")
-_PASSWORD = re.compile(r"://(?!arn:)[^/@\s'\"]*:[^\s'\"]*@")
-_QUERY = re.compile(r"(?<=\w)\?[^\s'\"]*=[^\s'\"]*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -384,171 +352,3 @@ def _choose_s3_options() -> dict[str, Any]:
         "max_concurrency": 1,
         "use_listings_cache": False,
     }
-
-
-def is_passing(error: BaseException) -> bool:
-    """Tell whether a request that failed so may succeed when it is made again.
-
-    Parameters
-    ----------
-    error : exception
-        As fsspec or a package below it raised it.
-    """
-    code, status = _answer_of(error)
-    if code in _PASSING_CODES or status >= _SERVER_AT_FAULT:
-        return True
-    for each in _chain(error):
-        if isinstance(each, FileNotFoundError | PermissionError | FileExistsError):
-            return False
-        if isinstance(each, TimeoutError | ConnectionError):
-            return True
-        if isinstance(each, OSError) and each.errno in _PASSING_NUMBERS:
-            return True
-        if type(each).__name__ in _PASSING_KINDS:
-            return True
-    return False
-
-
-def explain(error: Exception, done: str, url: str) -> OSError:
-    """Make the error that says what could not be done, where, and what to do about it.
-
-    Parameters
-    ----------
-    error : Exception
-        As fsspec or a package below it raised it.
-    done : str
-        Such as 'read' or 'written'.
-    url : str
-        Of the object.
-
-    Returns
-    -------
-    OSError
-        Of the kind that pathlib's methods raise. A bucket that is not there is no
-        FileNotFoundError, since everything that reads takes that as 'not written yet'.
-    """
-    code, kinds = _answer_of(error)[0], {type(each).__name__ for each in _chain(error)}
-    start = f"It could not be {done}"
-    if kinds & _NO_CREDENTIALS:
-        return OSError(
-            errno.EACCES,
-            f"{start}: credentials must be in the environment (AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE) or be given by the machine, got none",
-            url,
-        )
-    if code == "NoSuchBucket" or "bucket does not exist" in str(error):
-        return OSError(
-            errno.ENXIO,
-            f"{start}: its bucket must exist, but there is no {_bucket_of(url)!r}. Create it, or "
-            "correct the address or AWS_ENDPOINT_URL",
-            url,
-        )
-    if isinstance(error, PermissionError):
-        return OSError(
-            errno.EACCES,
-            f"{start}: the store refuses access{f' ({code})' if code else ''}. Check the "
-            "credentials in the environment, and that they may list, read, write and delete there",
-            url,
-        )
-    if code in _CONDITION_FAILED:
-        return OSError(errno.EEXIST, f"{start}: another version is there", url)
-    number = getattr(error, "errno", None) or _errno_of(error)
-    return OSError(number, f"{start}: {redact(str(error))}", url)
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__
-
-
-def _answer_of(error: BaseException) -> tuple[str, int]:
-    """Return the code and the HTTP status with which S3 answered; empty and 0 if it did not."""
-    for each in _chain(error):
-        response = getattr(each, "response", None)
-        if isinstance(response, dict):
-            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-            return str(response.get("Error", {}).get("Code", "")), int(status)
-    return "", 0
-
-
-def _bucket_of(url: str) -> str:
-    return url.partition("://")[2].partition("/")[0]
-
-
-def _errno_of(error: Exception) -> int:
-    """Give the number that makes an OSError of the same kind: stores tend to leave it out."""
-    kinds = {
-        FileNotFoundError: errno.ENOENT,
-        FileExistsError: errno.EEXIST,
-        PermissionError: errno.EACCES,
-        TimeoutError: errno.ETIMEDOUT,
-    }
-    return next((number for kind, number in kinds.items() if isinstance(error, kind)), errno.EIO)
-
-
-def redact(text: str) -> str:
-    """Put `***` in the place of what may be credentials in the addresses of a text.
-
-    Parameters
-    ----------
-    text : str
-    """
-    return _QUERY.sub("?***", _USER_INFO.sub("***@", text))
-
-
-def has_password(url: str) -> bool:
-    """Tell whether an address of any kind carries a user and a password.
-
-    Parameters
-    ----------
-    url : str
-    """
-    return bool(_PASSWORD.search(url))
-
-
-def has_credentials(url: str) -> bool:
-    """Tell whether an address carries a user, a password or a signature.
-
-    Parameters
-    ----------
-    url : str
-        An Azure container, before an '@', is none.
-    """
-    scheme, separator, rest = url.partition("://")
-    if not separator:
-        return False
-    host = rest.partition("/")[0]
-    is_name = "@" in host and scheme not in _CONTAINERS
-    return has_password(url) or is_name or bool(_QUERY.search(url))
-
-
-def check_address(url: str, *, name: str) -> None:
-    """Refuse an address that carries credentials, or whose package is not installed.
-
-    Parameters
-    ----------
-    url : str
-    name : str
-        What it is the address of, for the message.
-
-    Raises
-    ------
-    ValueError
-        It does not repeat the credentials.
-    """
-    scheme = url.partition("://")[0]
-    if has_credentials(url):
-        raise ValueError(
-            f"{name} must be an address without credentials and without a query, got one of "
-            f"{scheme}:// with them. Put credentials into the environment instead: "
-            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE."
-        )
-    try:
-        fsspec.get_filesystem_class(scheme)
-    except ImportError as error:
-        advice = f'. Run: pip install "{_EXTRAS[scheme]}"' if scheme in _EXTRAS else ""
-        raise ValueError(
-            f"{name} must be in a store whose package is installed, got {url!r}: {error}{advice}"
-        ) from error

@@ -5,8 +5,9 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from dtopk_storage.addresses import check_address, redact
 from dtopk_storage.files import Bytes, size_on_disk, write_atomic
-from dtopk_storage.objects import OBJECT_STORES, ObjectPath, check_address, redact
+from dtopk_storage.objects import OBJECT_STORES, ObjectPath
 
 AnyPath = Path | ObjectPath
 """A path on a disk, or in an object store."""

@@ -9,7 +9,8 @@ import zarr
 import zarr.storage
 from numpy.typing import NDArray
 
-from dtopk_storage.chunked import COMPRESSIONS, ChunkedArray, Compression
+from dtopk_storage.chunked import ChunkedArray
+from dtopk_storage.compression import COMPRESSIONS, Compression
 from dtopk_storage.errors import DatasetError
 from dtopk_storage.files import sync_folder
 from dtopk_storage.label_rows import LabelRows, Labels
@@ -29,7 +30,7 @@ from dtopk_storage.objects import ObjectPath
 from dtopk_storage.paths import AnyPath, delete_tree, write_whole
 from dtopk_storage.replacement import REPLACED, restore_replaced
 from dtopk_storage.statistics import FeatureStatistics
-from dtopk_storage.store import is_store
+from dtopk_storage.store_opening import is_store
 
 # Measured with float16 in the page cache, one thread, checksums included: 4 MiB chunks read at
 # 12.8 GB/s, 8 at 10, 16 at 8.2 and 32 at 3 (their memory is new to the process every time).

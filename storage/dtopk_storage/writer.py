@@ -39,7 +39,8 @@ from dtopk_storage.publishing import (
 )
 from dtopk_storage.replacement import WRITING_SUFFIX, restore_replaced
 from dtopk_storage.statistics import FeatureStatistics
-from dtopk_storage.store import FeatureStore, open_store, store_path
+from dtopk_storage.store import FeatureStore
+from dtopk_storage.store_opening import open_store, store_path
 from dtopk_storage.values import as_feature_dtype, convert_features
 from dtopk_storage.write_behind import WriteBehind
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import zarr
 
-from dtopk.cli import prediction_files
+from dtopk.cli import prediction_arrays
 from dtopk.model import load_model
 from dtopk_storage import open_store
 from dtopk_storage.chunked import ChunkedArray
@@ -54,7 +54,7 @@ def test_predict_writes_parquet(call_json, store, model_path, tmp_path, expected
 
 @pytest.mark.parametrize("chunk_rows", [7, 50, 65536])
 def test_predict_writes_zarr(call, store, model_path, tmp_path, expected, monkeypatch, chunk_rows):
-    monkeypatch.setattr(prediction_files, "_ZARR_CHUNK_ROWS", chunk_rows)
+    monkeypatch.setattr(prediction_arrays, "_ZARR_CHUNK_ROWS", chunk_rows)
     target = tmp_path / "p.zarr"
     assert call("predict", model_path, store.path, target, "--split=test", "--k=2").status == 0
     group = zarr.open_group(target, mode="r")
@@ -199,7 +199,7 @@ def test_predict_writes_sets_to_parquet(call_json, store, calibrated_path, tmp_p
 def test_predict_writes_sets_to_zarr(
     call, store, calibrated_path, tmp_path, expected_sets, monkeypatch, chunk_rows
 ):
-    monkeypatch.setattr(prediction_files, "_ZARR_CHUNK_ROWS", chunk_rows)
+    monkeypatch.setattr(prediction_arrays, "_ZARR_CHUNK_ROWS", chunk_rows)
     target = tmp_path / "p.zarr"
     result = call("predict", calibrated_path, store.path, target, "--split=test", "--coverage=0.9")
     assert result.status == 0, result.err

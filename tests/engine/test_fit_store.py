@@ -159,7 +159,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_one_does_not(tmp_path):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_value_that_is_not_finite_is_named_with_its_chunk_and_row(tmp_path, value):
     """Written behind the writer's back, which would have refused it."""
-    from dtopk_storage.chunked import open_array
+    from dtopk_storage.array_opening import open_array
 
     store = make_store(tmp_path / "s", CUT)
     chunk = store.read_features(64, 96).copy()

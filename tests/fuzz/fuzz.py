@@ -26,7 +26,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tests.fuzz.readers import Files, Reader
+    from tests.fuzz.reader import Files, Reader
     from tests.fuzz.sandbox import Sandbox
 
 _MOST_KEPT = 20
@@ -94,7 +94,7 @@ def fuzz_reader(
     keep : str
         Folder for inputs that break a rule; empty: none is kept.
     """
-    from tests.fuzz.readers import draw
+    from tests.fuzz.reader import draw
 
     rng, report = random.Random(seed), Report(reader=reader.name)
     coverage, corpus = Coverage(), reader.make_seeds()

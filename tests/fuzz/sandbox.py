@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.readers import Files, Reader
+from tests.fuzz.reader import Files, Reader
 
 HANG_S = 10
 """Seconds after which an input counts as one that hangs; the slowest that did not took one."""

@@ -28,7 +28,7 @@ CHUNK_BYTES = 7 * D * 4  # 9 chunks of features, the last of 4 rows
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr("dtopk_storage.sources.base._BLOCK_BYTES", 10 * D * 4)
+    monkeypatch.setattr("dtopk_storage.sources.arrays._BLOCK_BYTES", 10 * D * 4)
     monkeypatch.setattr("dtopk_storage.ingest.buckets.BUCKET_BYTES", 2 * CHUNK_BYTES)
     monkeypatch.setattr("dtopk_storage.ingest.buckets._SYNC_BYTES", 1)
 
@@ -339,7 +339,7 @@ def test_a_store_that_turns_up_meanwhile_costs_no_work(source, tmp_path, monkeyp
         ingest(source, path, options("in_order"), appear)
     assert open_store(path).dtype == np.float16
     with monkeypatch.context() as patch:
-        patch.setattr("dtopk_storage.ingest.run.convert_features", None)
+        patch.setattr("dtopk_storage.ingest.making.convert_features", None)
         store = ingest(source, path, options("in_order", overwrite=True))
     assert store.dtype == np.float32
     store.verify()

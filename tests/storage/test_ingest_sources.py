@@ -164,7 +164,7 @@ def check_store(store, X, names):
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Read a few rows at a time, so that blocks end in all sorts of places."""
-    monkeypatch.setattr("dtopk_storage.sources.base._BLOCK_BYTES", 9 * D * 4)
+    monkeypatch.setattr("dtopk_storage.sources.arrays._BLOCK_BYTES", 9 * D * 4)
     monkeypatch.setattr("dtopk_storage.sources.csv_table._LINES", 9)
     monkeypatch.setattr("dtopk_storage.sources.svmlight._SCAN_LINES", 9)
     monkeypatch.setattr("dtopk_storage.sources.text._LINES", 9)

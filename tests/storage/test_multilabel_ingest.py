@@ -45,7 +45,7 @@ def sets():
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     """Read a few rows at a time, so that blocks end in all sorts of places."""
-    monkeypatch.setattr("dtopk_storage.sources.base._BLOCK_BYTES", 9 * D * 4)
+    monkeypatch.setattr("dtopk_storage.sources.arrays._BLOCK_BYTES", 9 * D * 4)
     monkeypatch.setattr("dtopk_storage.sources.csv_table._LINES", 9)
     monkeypatch.setattr("dtopk_storage.sources.svmlight._SCAN_LINES", 9)
     monkeypatch.setattr("dtopk_storage.sources.text._LINES", 9)
@@ -477,7 +477,7 @@ def test_killed_multilabel_ingest_ends_the_same(tmp_path, weighted, name, count)
 def test_another_separator_does_not_go_on_with_it(tmp_path, X, sets, monkeypatch):
     source, chosen = write_csv(tmp_path, X, sets)
     with monkeypatch.context() as patch:
-        patch.setattr("dtopk_storage.ingest.run.finish_store", None)
+        patch.setattr("dtopk_storage.ingest.making.finish_store", None)
         with pytest.raises(TypeError):
             ingest(source, tmp_path / "s", IngestOptions(**chosen))
     message = r"begun by another command: label_separator was ';', got '\|'\. Run that command"
@@ -489,7 +489,7 @@ def test_another_separator_does_not_go_on_with_it(tmp_path, X, sets, monkeypatch
 def test_changed_class_names_do_not_go_on_with_it(tmp_path, X, sets, monkeypatch):
     source, chosen = write_npy_and_names(tmp_path, X, sets)
     with monkeypatch.context() as patch:
-        patch.setattr("dtopk_storage.ingest.run.finish_store", None)
+        patch.setattr("dtopk_storage.ingest.making.finish_store", None)
         with pytest.raises(TypeError):
             ingest(source, tmp_path / "s", IngestOptions(**chosen))
     (tmp_path / "names.txt").write_text("yew\nash\noak\nelm\n")

@@ -351,7 +351,7 @@ def test_addresses_with_credentials_are_refused_and_not_repeated(url, source):
 
 
 def test_an_azure_container_is_no_user():
-    from dtopk_storage.objects import has_credentials
+    from dtopk_storage.addresses import has_credentials
 
     assert not has_credentials("abfs://container@account.dfs.core.windows.net/s")
     assert not has_credentials("s3://arn:aws:s3:eu-west-1:1:accesspoint/name/a@b")

@@ -18,7 +18,7 @@ from dtopk_storage.paths import AnyPath
 from dtopk_storage.publishing import check_target, delete_store, publish
 from dtopk_storage.replacement import WORK_SUFFIX, find_replaced, restore_replaced
 from dtopk_storage.run_lock import InUseError, RunLock
-from dtopk_storage.store import is_store
+from dtopk_storage.store_opening import is_store
 
 PLAN = "plan.json"
 """What makes the work one that can be gone on with."""

@@ -12,14 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk_storage.errors import DatasetError, describe_error
-from dtopk_storage.sources.base import (
-    Role,
-    Source,
-    SourceFeatures,
-    Vector,
-    choose_key,
-    choose_vector_key,
-)
+from dtopk_storage.sources.base import Source, SourceFeatures, Vector
+from dtopk_storage.sources.keys import Role, choose_key, choose_vector_key
 from dtopk_storage.sources.text import open_binary, read_lines
 from dtopk_storage.wording import format_count
 

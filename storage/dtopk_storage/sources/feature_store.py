@@ -9,21 +9,18 @@ from numpy.typing import NDArray
 from dtopk_storage.checks import check_labels
 from dtopk_storage.manifest import LABELS, ROW_ID, SAMPLE_WEIGHT, Ranges
 from dtopk_storage.paths import AnyPath
+from dtopk_storage.sources.arrays import block_rows
 from dtopk_storage.sources.base import (
-    FEATURES_ADVICE,
     Block,
     ListBlock,
-    Role,
     Source,
     SourceFeatures,
     SourceOptions,
     Vector,
-    block_rows,
-    choose_key,
-    choose_vector_key,
 )
+from dtopk_storage.sources.keys import FEATURES_ADVICE, Role, choose_key, choose_vector_key
 from dtopk_storage.sources.zarr_array import ZarrSource
-from dtopk_storage.store import is_store, open_store
+from dtopk_storage.store_opening import is_store, open_store
 
 
 def open_zarr(path: Path, options: SourceOptions) -> Source:

@@ -6,16 +6,17 @@ from pathlib import Path
 from dtopk_storage.errors import DatasetError
 from dtopk_storage.objects import ObjectPath
 from dtopk_storage.paths import AnyPath
-from dtopk_storage.sources.base import ROLE_NAMES, Role, Source, SourceOptions
+from dtopk_storage.sources.base import Source, SourceOptions
 from dtopk_storage.sources.csv_table import CsvSource
 from dtopk_storage.sources.feature_store import StoreSource, open_zarr
 from dtopk_storage.sources.hdf5 import Hdf5Source
+from dtopk_storage.sources.keys import ROLE_NAMES, Role
 from dtopk_storage.sources.npy import NpySource
 from dtopk_storage.sources.npz import NpzSource
 from dtopk_storage.sources.parquet import ParquetSource
 from dtopk_storage.sources.svmlight import SvmlightSource
 from dtopk_storage.sources.text import COMPRESSED, TextSource
-from dtopk_storage.store import is_store
+from dtopk_storage.store_opening import is_store
 
 FORMATS: dict[str, Callable[[Path, SourceOptions], Source]] = {
     "npy": NpySource,

@@ -8,23 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk_storage.errors import DatasetError
-from dtopk_storage.sources.base import (
+from dtopk_storage.sources.arrays import block_rows, check_matrix, check_stored, vector_rows
+from dtopk_storage.sources.base import Source, SourceFeatures, Vector, reading, require
+from dtopk_storage.sources.hdf5_heaps import check_strings
+from dtopk_storage.sources.keys import (
     FEATURE_KEYS,
     FEATURES_ADVICE,
     Role,
-    Source,
-    SourceFeatures,
-    Vector,
-    block_rows,
-    check_matrix,
-    check_stored,
     choose_key,
     choose_vector_key,
-    reading,
-    require,
-    vector_rows,
 )
-from dtopk_storage.sources.hdf5_heaps import check_strings
 
 
 class Hdf5Source(Source):

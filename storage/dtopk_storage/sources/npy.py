@@ -7,17 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk_storage.npy_files import map_array
-from dtopk_storage.sources.base import (
-    Role,
-    Source,
-    SourceFeatures,
-    Vector,
-    block_rows,
-    check_matrix,
-    reading,
-    refuse_key,
-    vector_rows,
-)
+from dtopk_storage.sources.arrays import block_rows, check_matrix, vector_rows
+from dtopk_storage.sources.base import Source, SourceFeatures, Vector, reading
+from dtopk_storage.sources.keys import Role, refuse_key
 
 
 class NpySource(Source):

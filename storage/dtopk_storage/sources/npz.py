@@ -11,18 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk_storage.npy_files import NpyHeader, read_header
-from dtopk_storage.sources.base import (
+from dtopk_storage.sources.arrays import block_rows, check_matrix
+from dtopk_storage.sources.base import Source, SourceFeatures, Vector, reading
+from dtopk_storage.sources.keys import (
     FEATURE_KEYS,
     FEATURES_ADVICE,
     Role,
-    Source,
-    SourceFeatures,
-    Vector,
-    block_rows,
-    check_matrix,
     choose_key,
     choose_vector_key,
-    reading,
 )
 from dtopk_storage.wording import format_count
 

@@ -8,21 +8,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk_storage.errors import DatasetError
+from dtopk_storage.sources.arrays import block_rows, check_real
 from dtopk_storage.sources.base import (
-    FEATURE_KEYS,
-    FEATURES_ADVICE,
     Block,
     ListBlock,
-    Role,
     Source,
     SourceFeatures,
     Vector,
-    block_rows,
-    check_real,
-    choose_key,
-    choose_vector_key,
     reading,
     require,
+)
+from dtopk_storage.sources.keys import (
+    FEATURE_KEYS,
+    FEATURES_ADVICE,
+    Role,
+    choose_key,
+    choose_vector_key,
 )
 from dtopk_storage.wording import format_count
 

@@ -9,16 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk_storage.errors import DatasetError, describe_error
-from dtopk_storage.sources.base import (
-    ListBlock,
-    Role,
-    Source,
-    SourceFeatures,
-    Vector,
-    block_rows,
-    check_width,
-    refuse_key,
-)
+from dtopk_storage.sources.arrays import block_rows, check_width
+from dtopk_storage.sources.base import ListBlock, Source, SourceFeatures, Vector
+from dtopk_storage.sources.keys import Role, refuse_key
 from dtopk_storage.sources.text import open_binary, read_line_blocks, read_lines
 from dtopk_storage.wording import format_count
 

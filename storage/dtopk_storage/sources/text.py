@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk_storage.errors import DatasetError
-from dtopk_storage.sources.base import Role, Source, SourceFeatures, Vector, reading, refuse_key
+from dtopk_storage.sources.base import Source, SourceFeatures, Vector, reading
+from dtopk_storage.sources.keys import Role, refuse_key
 
 COMPRESSED = (".bz2", ".gz", ".xz")
 MOST_LINE_CHARACTERS = 1 << 28

@@ -10,24 +10,23 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dtopk_storage.chunked import MOST_CHUNK_BYTES
+from dtopk_storage.compression import MOST_CHUNK_BYTES
 from dtopk_storage.errors import DatasetError
-from dtopk_storage.sources.base import (
-    FEATURE_KEYS,
-    FEATURES_ADVICE,
-    Role,
-    Source,
-    SourceFeatures,
-    Vector,
+from dtopk_storage.sources.arrays import (
     block_rows,
     check_matrix,
     check_stored,
+    least_stored,
+    vector_rows,
+)
+from dtopk_storage.sources.base import Source, SourceFeatures, Vector, reading
+from dtopk_storage.sources.keys import (
+    FEATURE_KEYS,
+    FEATURES_ADVICE,
+    Role,
     choose_key,
     choose_vector_key,
-    least_stored,
-    reading,
     refuse_key,
-    vector_rows,
 )
 from dtopk_storage.wording import format_bytes
 

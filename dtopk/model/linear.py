@@ -1,66 +1,18 @@
-"""A trained linear model: what it predicts, and the one file it lies in.
+"""A trained linear model."""
 
-The file is a zip archive with a .npz name: the arrays `W.npy`, `intercept.npy`, `classes.npy` and
-`class_rows.npy` and, for centred or scaled features, `feature_mean.npy` and `feature_scale.npy`,
-beside `model.json`. What `dtopk calibrate` adds is one more member, `calibration.npz`, which
-programs that do not know it pass over.
-Nothing in it is pickled. Reading it takes numpy and the standard library, so that a model can be
-used where the rest of dtopk is not wanted.
-"""
-
-import io
-import json
 import math
-import os
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dtopk.archive import DAMAGE, read_array, read_header, read_member
-from dtopk.atomic import FilePath, replace_when_complete
-from dtopk.calibration import Calibration, NewerCalibrationError, read_calibration
-
-if TYPE_CHECKING:
-    from dtopk_storage.paths import AnyPath, PathLike
-
-MODEL_VERSION = 1
-"""The newest version of the model file that this program reads."""
-
-_HEADER = "model.json"
-_CALIBRATION = "calibration.npz"
-"""Not named .npy, since programs older than it take every array of that name for one of theirs."""
-_FILE = "model.npz"
-"""In a run folder."""
-_FORMAT = "dtopk-model"
-_TYPES: dict[str, Any] = {
-    "loss": str, "loss_parameters": dict, "link": str, "target": str, "threshold": int | float,
-    "job": dict, "trained_on": list, "chosen_on": str, "certificate": dict,
-}  # fmt: skip
-"""What the values of `model.json` must be."""
-
-
-def _softmax(scores: NDArray[Any]) -> NDArray[Any]:
-    exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
-    probabilities: NDArray[Any] = exponentials / exponentials.sum(axis=1, keepdims=True)
-    return probabilities
-
-
-def _sparsemax(scores: NDArray[Any]) -> NDArray[Any]:
-    """Project rows of scores on distributions: max(u - t, 0), t of the support that fits."""
-    u = scores - scores.max(axis=1, keepdims=True)
-    sums = np.cumsum(np.sort(u, axis=1)[:, ::-1], axis=1)
-    thresholds = (sums - 1) / np.arange(1, u.shape[1] + 1, dtype=u.dtype)
-    p = np.maximum(u - thresholds.max(axis=1, keepdims=True), 0)
-    probabilities: NDArray[Any] = p / p.sum(axis=1, keepdims=True)
-    return probabilities
-
-
-_LINKS = {"softmax": _softmax, "sparsemax": _sparsemax}
+from dtopk.atomic import FilePath
+from dtopk.calibration import Calibration
+from dtopk.model.file import write_model_file
+from dtopk.model.links import LINKS
+from dtopk.model.top_k import select_topk
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -127,7 +79,7 @@ class Model:
             self._check_shape("feature_scale", self.feature_scale, self.n_features)
         if self.class_rows is not None:
             self._check_shape("class_rows", self.class_rows, self.n_classes)
-        if self.link not in ("", *_LINKS):
+        if self.link not in ("", *LINKS):
             raise ValueError(f"link must be 'softmax', 'sparsemax' or '', got {self.link!r}.")
         if not math.isfinite(self.threshold):
             raise ValueError(f"threshold must be finite, got {self.threshold!r}.")
@@ -282,7 +234,7 @@ class Model:
             )
         if self.calibration is not None:
             return self.calibration.probabilities(scores)
-        return _LINKS[self.link](scores)
+        return LINKS[self.link](scores)
 
     def predict_set(self, X: ArrayLike, coverage: float = 0.9) -> NDArray[np.bool_]:
         """Mark the labels of every row's conformal set.
@@ -329,18 +281,9 @@ class Model:
         path : path of the file, or ObjectPath
             A file that is there is replaced once the new one is complete.
         """
-        with replace_when_complete(path) as file, zipfile.ZipFile(file, "w") as archive:
-            archive.writestr(_HEADER, json.dumps(self._header(), indent=1, sort_keys=True))
-            for name, values in self._arrays().items():
-                # force_zip64: W may pass 2 GB, and its size is not known when the entry starts.
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(
-                        member, np.ascontiguousarray(values), allow_pickle=False
-                    )
-            if self.calibration is not None:
-                archive.writestr(_CALIBRATION, self.calibration.to_bytes())
+        write_model_file(path, self._fields(), self._arrays(), self.calibration)
 
-    def _header(self) -> dict[str, Any]:
+    def _fields(self) -> dict[str, Any]:
         multilabel = {"target": self.target, "threshold": self.threshold}
         # Left out where they say nothing: older programs refuse keys that they do not know.
         selection = {
@@ -354,8 +297,6 @@ class Model:
         return {
             **(multilabel if self.target == "multilabel" else {}),
             **selection,
-            "format": _FORMAT,
-            "version": MODEL_VERSION,
             "loss": self.loss,
             "loss_parameters": dict(self.loss_parameters),
             "link": self.link,
@@ -374,156 +315,3 @@ class Model:
             if values is not None:
                 arrays[name] = values
         return arrays
-
-
-def load_model(path: "PathLike") -> Model:
-    """Read a model.
-
-    Parameters
-    ----------
-    path : path of a model file, or of a run folder that holds a 'model.npz'
-        Or the address of one in an object store, such as 's3://bucket/runs/7'; the credentials and
-        the endpoint are those of the environment.
-
-    Returns
-    -------
-    Model
-
-    Raises
-    ------
-    ValueError
-        If there is no model, or the file is damaged, is none of dtopk's or is of a newer version.
-    PermissionError
-        If it may not be read.
-    OSError
-        If the object store cannot be reached.
-    """
-    path, file = _open_model(path)
-    try:
-        with zipfile.ZipFile(file) as archive:
-            header = read_header(archive, _HEADER)
-            _check_header(header, path)
-            calibration = _read_calibration(archive)
-            return Model(**_fields(header), **_read_arrays(archive), calibration=calibration)
-    except NewerCalibrationError as error:
-        raise ValueError(f"{error} In {path!r}.") from error
-    except _NewerVersionError:
-        raise
-    except PermissionError:
-        raise
-    except DAMAGE as error:
-        raise ValueError(
-            f"{path!r} must be a dtopk model, but is damaged or another kind of file: {error}."
-        ) from error
-
-
-def find_model_file(path: "PathLike") -> "AnyPath":
-    """Return where the file of a model lies.
-
-    Parameters
-    ----------
-    path : path of a model file, or of a run folder that holds a 'model.npz'
-        Or the address of one in an object store.
-
-    Returns
-    -------
-    Path or ObjectPath
-        On a disk that of a file that is there.
-
-    Raises
-    ------
-    ValueError
-        If there is none on the disk.
-    """
-    if not isinstance(path, str | os.PathLike) or "://" in str(path):
-        # Imported here: what is on a disk is read without it.
-        from dtopk_storage.paths import as_path
-
-        place = as_path(path, name="model")
-        if not isinstance(place, Path):
-            return place if place.is_file() else place / _FILE
-        path = place
-    path = Path(path)
-    if path.is_dir():
-        path = path / _FILE
-    if not path.is_file():
-        raise ValueError(f"model {str(path)!r} does not exist.")
-    return path
-
-
-def _open_model(path: "PathLike") -> tuple[str, Path | io.BytesIO]:
-    """Return the path of a model's file, and the file, which from an object store has been read."""
-    place = find_model_file(path)
-    if isinstance(place, Path):
-        return str(place), place
-    try:
-        return str(place), io.BytesIO(place.read_bytes())
-    except FileNotFoundError as error:
-        raise ValueError(f"model {str(place)!r} does not exist.") from error
-
-
-def select_topk(scores: NDArray[Any], k: int) -> NDArray[np.intp]:
-    """Find the k highest scores of every row, best first; equal ones in the order of columns.
-
-    Parameters
-    ----------
-    scores : ndarray of shape (n_samples, n_classes)
-    k : int, 1 <= k <= n_classes
-
-    Returns
-    -------
-    ndarray of shape (n_samples, k), intp
-        Column numbers.
-    """
-    n_classes = scores.shape[1]
-    if not 1 <= k <= n_classes:
-        raise ValueError(f"k must be between 1 and n_classes = {n_classes}, got {k}.")
-    if k == n_classes:
-        return np.argsort(-scores, axis=1, kind="stable")
-    top = np.argpartition(-scores, k - 1, axis=1)[:, :k]
-    top_scores = np.take_along_axis(scores, top, axis=1)
-    # argpartition takes any of the scores that are equal at the k-th place: do those rows anew.
-    tied = np.flatnonzero((scores >= top_scores.min(axis=1, keepdims=True)).sum(axis=1) > k)
-    top[tied] = np.argsort(-scores[tied], axis=1, kind="stable")[:, :k]
-    top.sort(axis=1)
-    order = np.argsort(-np.take_along_axis(scores, top, axis=1), axis=1, kind="stable")
-    return np.take_along_axis(top, order, axis=1)
-
-
-class _NewerVersionError(ValueError):
-    """The file is sound, but of a version that this program does not know."""
-
-
-def _check_header(header: Mapping[str, Any], path: str) -> None:
-    if header["format"] != _FORMAT:
-        raise ValueError(f"its {_HEADER} says 'format': {header['format']!r}")
-    if header["version"] > MODEL_VERSION:
-        raise _NewerVersionError(
-            f"version of the model {path!r} must be at most {MODEL_VERSION}, "
-            f"got {header['version']}. A newer dtopk wrote it: upgrade this one."
-        )
-
-
-def _fields(header: Mapping[str, Any]) -> dict[str, Any]:
-    fields = {name: value for name, value in header.items() if name not in ("format", "version")}
-    for name, value in fields.items():
-        if name in _TYPES and not isinstance(value, _TYPES[name]):
-            raise TypeError(f"its {name!r} is a {type(value).__name__}")
-    numbers = fields.get("certificate", {}).values()
-    if not all(isinstance(value, int | float) for value in numbers):
-        raise TypeError("its certificate has values that are no numbers")
-    return fields | {"trained_on": tuple(map(str, fields.get("trained_on", ())))}
-
-
-def _read_calibration(archive: zipfile.ZipFile) -> Calibration | None:
-    """Read the calibration, if there is one."""
-    if _CALIBRATION not in archive.namelist():
-        return None
-    return read_calibration(read_member(archive, _CALIBRATION))
-
-
-def _read_arrays(archive: zipfile.ZipFile) -> dict[str, Any]:
-    names = [name for name in archive.namelist() if name.endswith(".npy")]
-    if len(set(names)) < len(names):
-        raise ValueError("two of its members have the same name")
-    return {name.removesuffix(".npy"): read_array(archive, name) for name in names}
