@@ -1,6 +1,6 @@
 """Train several models on the same rows, which are read, converted and multiplied once for all.
 
-A model starts where one with the same loss and the next smaller C has ended, if that one is done.
+A model starts where one with the same loss and a smaller C has ended, if that one is done and near.
 How they take turns is in :mod:`dtopk.engine.joint_run`.
 """
 

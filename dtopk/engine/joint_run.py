@@ -45,6 +45,9 @@ from dtopk_storage import RunState, open_run_state
 
 Array = NDArray[Any]
 
+_MOST_GROWTH = 10.0
+"""How many times the C of a model that is done the next one's is, at most, to start from it."""
+
 
 class _JointTeam(LocalTeam):
     """A team of one whose rows come in the order of all runs. See :class:`Team`."""
@@ -124,7 +127,7 @@ class JointRun:
         self._choices = choices
         self._interruption = interruption
         self._scratch = scratch
-        # From small to large C: a small one is soon done, and the next can start from it.
+        # From small to large C: one after the other, each starts from the one before.
         self._upcoming = sorted(candidates, key=lambda candidate: candidate.C)
         self._plan, self._most = self._plan_memory()
         self._memory = self._plan.memory
@@ -210,7 +213,8 @@ class JointRun:
         """Begin with as many models as are to be trained at a time, up to where they want rows."""
         most = min(width or self._choose_width(), self._most)
         while len(self._active) < most and self._upcoming and not self._interruption.requested:
-            training = self._prepare(self._upcoming.pop(0))
+            # Of those that share passes the ones with a large C take the most, and come first.
+            training = self._prepare(self._upcoming.pop(0 if most == 1 else -1))
             self._active.append(training)
             training.lane.resume()
             self._settle()
@@ -274,10 +278,13 @@ class JointRun:
         """Return the end of the last model of the same loss that is done.
 
         Its duals are multiplied by the square root of what C grows by: with all of that, or none,
-        more passes were taken in three of four cases tried, and in sum.
+        more passes were taken in three of four cases tried, and in sum. Where C grows by a factor
+        of 100 passes are saved by starting at zero instead.
         """
         before = self._done.get(candidate.family)
         if before is None or before.result is None:
+            return None
+        if not before.candidate.C <= candidate.C <= _MOST_GROWTH * before.candidate.C:
             return None
         if not keeps_duals(candidate.loss, before.result.solver):
             W = np.vstack([before.result.W, before.result.intercept[None]])

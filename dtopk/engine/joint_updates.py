@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from dtopk.engine.lanes import Lane
 from dtopk.kernels.blas import gemm, gram
-from dtopk.kernels.rows import put_duals, spread_rows, take_duals
+from dtopk.kernels.rows import put_duals, take_duals
 from dtopk.losses import Labels
+from dtopk.solvers.row_groups import GROUP_ROWS
 from dtopk.solvers.sdca import BlockUpdater, RowConversion
 
 Array = NDArray[Any]
@@ -49,11 +50,6 @@ class WeightStack:
         self._scores, self._delta = (np.zeros((block_size, columns), dtype) for _ in range(2))
         self._places = [slice(first, first + n_classes) for first in range(0, columns, n_classes)]
         self._free = list(self._places)
-
-    def compile(self) -> None:
-        """Call the kernel that writes changes into columns, so that no sweep waits for it."""
-        delta = self._delta[:, self._places[0]]
-        spread_rows(np.zeros_like(delta, order="C"), np.empty(0, np.int64), delta)
 
     @property
     def n_places(self) -> int:
@@ -103,7 +99,16 @@ class WeightStack:
         delta[:, used] = 0
         gemm(block, self.W[:, used], scores[:, used])
         for each in requests:
-            each.solve(rows, scores[:, each.place], delta[:, each.place], G)
+            each.begin(rows)
+        for first in range(0, len(block), GROUP_ROWS):
+            last = min(first + GROUP_ROWS, len(block))
+            if first:
+                # What the groups before have done to this one: one product for all models.
+                gemm(G[first:last, :first], delta[:first, used], scores[first:last, used], beta=1.0)
+            for each in requests:
+                each.solve(scores[:, each.place], delta[:, each.place], G, first, last)
+        for each in requests:
+            each.finish(rows)
         gemm(block.T, delta[:, used], self.W[:, used], beta=1.0)
 
 
@@ -142,6 +147,8 @@ class SharedUpdater(BlockUpdater):
         """The model's weights, of shape (width, n_classes)."""
         self._request: _Request | None = None
         self._answer = 0.0
+        self._labels: Labels
+        self._costs: Array
 
     @property
     def request(self) -> _Request:
@@ -176,31 +183,54 @@ class SharedUpdater(BlockUpdater):
         """Give the model's place to another one."""
         self.stack.leave(self.place)
 
-    def solve(self, rows: NDArray[np.int64], scores: Array, delta: Array, G: Array) -> None:
-        """Solve some rows for this model.
+    def begin(self, rows: NDArray[np.int64]) -> None:
+        """Take what this model has of some rows.
 
         Parameters
         ----------
         rows : ndarray of shape (n_rows,), int64
-        scores : ndarray of shape (n_rows, n_classes)
-        delta : ndarray of shape (n_rows, n_classes)
-            Written to: the change of the duals.
-        G : ndarray of shape (n_rows, n_rows)
         """
-        asked = self.request
+        asked, began = self.request, time.perf_counter()
+        kind = asked.dual.dtype.type
+        take_duals(asked.dual, rows, kind(1 / asked.ratio), self._dual[: len(rows)])
+        self._labels, self._costs = asked.labels[rows], asked.costs[rows] / kind(asked.ratio)
+        self.timings.convert += time.perf_counter() - began
+
+    def solve(self, scores: Array, delta: Array, G: Array, first: int, last: int) -> None:
+        """Solve a group of these rows for this model.
+
+        Parameters
+        ----------
+        scores : ndarray of shape (n_rows, n_classes)
+            Of the group, with what the groups before have done to it.
+        delta : ndarray of shape (n_rows, n_classes)
+            Its rows of the group are written to: the changes of the duals.
+        G : ndarray of shape (n_rows, n_rows)
+        first, last : int
+            The group.
+        """
         began = time.perf_counter()
-        n_rows, kind = len(rows), scores.dtype.type
-        a, own_scores, own_delta = (
-            self._dual[:n_rows], self._scores[:n_rows], self._delta[:n_rows],
-        )  # fmt: skip
-        take_duals(asked.dual, rows, kind(1 / asked.ratio), a)
-        own_scores[:] = scores
-        costs = asked.costs[rows] / kind(asked.ratio)
-        value, moved = self._groups.solve(own_scores, G, a, own_delta, asked.labels[rows], costs)
-        spread_rows(own_delta, moved, delta)
-        put_duals(a, rows, kind(asked.ratio), asked.dual)
-        self._answer += asked.ratio * value
+        group = slice(first, last)
+        # Contiguous, for the kernels.
+        self._scores[group] = scores[group]
+        value = self.loss.update_rows(
+            self._scores, G, self._dual, self._delta, self._labels, self._costs, first, last
+        )
+        delta[group] = self._delta[group]
+        self._answer += self.request.ratio * value
         self.timings.inner += time.perf_counter() - began
+
+    def finish(self, rows: NDArray[np.int64]) -> None:
+        """Put the rows' duals back.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n_rows,), int64
+        """
+        asked, began = self.request, time.perf_counter()
+        kind = asked.dual.dtype.type
+        put_duals(self._dual[: len(rows)], rows, kind(asked.ratio), asked.dual)
+        self.timings.convert += time.perf_counter() - began
 
 
 class JointUpdates:
@@ -246,7 +276,6 @@ class JointUpdates:
             n_places = max(min(_STACK_COLUMNS // self._n_classes, n_left), 1)
             width, dtype = self._conversion.width, self._conversion.dtype
             with_place = [WeightStack(width, self._n_classes, n_places, self._block_size, dtype)]
-            with_place[0].compile()
             self._stacks += with_place
         return SharedUpdater(own, self._n_classes, with_place[0])
 

@@ -1,7 +1,7 @@
 """The scikit-learn estimator that chooses C by cross-validation."""
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, Self, TypeAlias
@@ -20,21 +20,30 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
-from dtopk.engine import ArrayRows, Candidate, FitOptions, FitResult, StartPoint, fit, fit_many
+from dtopk.engine import (
+    ArrayRows,
+    Callback,
+    Candidate,
+    FitOptions,
+    FitResult,
+    StartPoint,
+    fit,
+    fit_many,
+)
+from dtopk.estimators.class_rows import Features
 from dtopk.estimators.classifier import TopKClassifier
 from dtopk.estimators.dask_arrays import DaskArray, is_dask_array
+from dtopk.estimators.evaluation_sets import check_callbacks, make_evaluation_options
+from dtopk.estimators.fold_scores import TOPK, Scorer, choose_scorer, count_scored
 from dtopk.estimators.inputs import load_zarr, validate_data
-from dtopk.estimators.linear import EpochLines, feature_dtypes
+from dtopk.estimators.linear import feature_dtypes
 from dtopk.estimators.parameters import make_options, weigh_classes
-from dtopk.evaluation import rank_true_classes
 from dtopk.losses import Loss
 from dtopk_storage import FeatureStore
 
 Array = NDArray[Any]
 Splitter: TypeAlias = int | BaseCrossValidator | Iterable[tuple[ArrayLike, ArrayLike]] | None
-Scorer = str | Callable[..., float]
 
-_TOPK = "top_k_accuracy"
 _FIRST_C, _LAST_C = 1e-4, 1e4
 """Ends of the grid where `Cs` is a number."""
 
@@ -73,6 +82,13 @@ class TopKClassifierCV(TopKClassifier):
         As in `TopKClassifier`; each model has `max_epochs` and `time_limit_s` of its own.
     n_jobs : int or None, default=None
         Threads of the matrix products.
+    eval_metric : str, sequence of str, or None, default=None
+        'top_1_accuracy', 'top_2_accuracy', ..., up to n_classes - 1: what is measured on `eval_set`
+        after every epoch of the model on all rows. None: that of the loss's k, or 'top_1_accuracy'.
+    callbacks : sequence of dtopk.Callback or None, default=None
+        Told of every training, one after the other: of each fold those of all C, then of that on
+        all rows. A model of a fold that one stops is scored as it is. `sklearn.base.clone` copies
+        them.
 
     Attributes
     ----------
@@ -98,6 +114,13 @@ class TopKClassifierCV(TopKClassifier):
         Their names, where X had any.
     duality_gap_, certificate_, history_, stop_reason_
         Of the model on all rows, as in `TopKClassifier`; with `refit` only.
+    evals_result_ : dict
+        As in `TopKClassifier`, of the model on all rows; there after a fit with an `eval_set`.
+
+    Notes
+    -----
+    Training stops by certificates, and not by metrics: C is chosen among models at their optima,
+    whose scores are on the rows of the folds. There is no `early_stopping_rounds` therefore.
 
     Examples
     --------
@@ -114,6 +137,9 @@ class TopKClassifierCV(TopKClassifier):
     client = None
     partitions = None
     """This process trains, on arrays in memory."""
+    eval_metric: str | Sequence[str] | None = None
+    callbacks: Sequence[Callback] | None = None
+    """Of one that an earlier version has pickled."""
 
     def __init__(
         self,
@@ -121,7 +147,7 @@ class TopKClassifierCV(TopKClassifier):
         *,
         Cs: int | ArrayLike = 10,
         cv: Splitter = None,
-        scoring: Scorer = _TOPK,
+        scoring: Scorer = TOPK,
         scoring_k: int | None = None,
         refit: bool = True,
         k: int = 1,
@@ -142,6 +168,8 @@ class TopKClassifierCV(TopKClassifier):
         n_jobs: int | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
+        eval_metric: str | Sequence[str] | None = None,
+        callbacks: Sequence[Callback] | None = None,
     ) -> None:
         self.loss = loss
         self.Cs = Cs
@@ -167,6 +195,8 @@ class TopKClassifierCV(TopKClassifier):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
+        self.eval_metric = eval_metric
+        self.callbacks = callbacks
 
     # The parent has a client in its state and in its copies; here is none.
 
@@ -183,6 +213,8 @@ class TopKClassifierCV(TopKClassifier):
         X: ArrayLike | zarr.Array[Any],
         y: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
+        *,
+        eval_set: Sequence[tuple[Features, Any]] | None = None,
     ) -> Self:
         """Choose C, and train at it on all of X.
 
@@ -195,6 +227,9 @@ class TopKClassifierCV(TopKClassifier):
         sample_weight : array-like of shape (n_samples,), optional
             At least 0; None weighs every sample 1. Scores are weighted too, but for those of a
             callable.
+        eval_set : list of pairs (X, y), optional
+            As of `TopKClassifier.fit`: rows on which `eval_metric` is measured while the model on
+            all rows is trained. C is not chosen by them. With `refit` only.
 
         Returns
         -------
@@ -212,11 +247,24 @@ class TopKClassifierCV(TopKClassifier):
         loss = self._make_loss()
         Cs = _make_grid(self.Cs)
         options = make_options(self.get_params(deep=False) | {"C": Cs[0], "partitions": None})
-        score_rows = self._choose_scorer()
+        score_rows = choose_scorer(self.scoring)
+        check_callbacks(self.callbacks)
+        evaluation = make_evaluation_options(
+            eval_set,
+            self.eval_metric,
+            None,
+            default_metric=f"top_{loss.describe().get('k', 1)}_accuracy",
+        )
+        if eval_set is not None and not self.refit:
+            raise ValueError(
+                "eval_set must be left out with refit=False, got "
+                f"{len(eval_set)}: no model is trained on all rows."
+            )
         features, labels, weight = self._take(X, y, sample_weight)
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         codes = numbers.astype(np.int32)
         weigh_classes(self.class_weight, self.classes_, self._total(codes, weight))
+        evaluate = self._open_sets(eval_set, evaluation, self.classes_, options.constant)
         given = None if sample_weight is None else weight
         scores, gaps, fitted = [], [], []
         for train, test in check_cv(self.cv, labels, classifier=True).split(features, labels):
@@ -238,11 +286,12 @@ class TopKClassifierCV(TopKClassifier):
             weights = weigh_classes(self.class_weight, self.classes_, self._total(codes, weight))
             options = replace(options, C=self.C_, class_weight=weights)
             rows_of_all = ArrayRows(features, codes, len(self.classes_), weight)
-            callbacks = [EpochLines()] if self.verbose else []
-            self._keep(
-                fit(rows_of_all, loss, options, start=start, callbacks=callbacks), self.classes_
-            )
+            callbacks = self._list_callbacks(evaluate)
+            result = fit(rows_of_all, loss, options, start=start, callbacks=callbacks)
+            self._keep_evaluation(evaluate)
+            self._keep(result, self.classes_)
         else:
+            self._keep_evaluation(None)
             self._keep_mean(folds)
             self.n_iter_ = max(each.epochs for results in fitted for each in results)
         return self
@@ -267,10 +316,10 @@ class TopKClassifierCV(TopKClassifier):
         """
         check_is_fitted(self)
         weighted = {} if sample_weight is None else {"sample_weight": sample_weight}
-        if self.scoring != _TOPK:
+        if self.scoring != TOPK:
             scorer = get_scorer(self.scoring)
             return float(scorer(self, X, y, **(weighted if isinstance(self.scoring, str) else {})))
-        k = self._count_scored(len(self.classes_))
+        k = count_scored(self.scoring_k, self.k, len(self.classes_))
         best = self.predict_topk(X, k)
         hits = (np.asarray(best) == column_or_1d(y)[:, np.newaxis]).any(axis=1)
         weight = None if sample_weight is None else np.asarray(sample_weight)
@@ -314,7 +363,7 @@ class TopKClassifierCV(TopKClassifier):
             rows,
             [Candidate(name=str(place), loss=loss, C=float(C)) for place, C in enumerate(Cs)],
             replace(options, class_weight=weights),
-            callbacks=lambda candidate: [EpochLines()] if self.verbose else [],
+            callbacks=lambda candidate: self._list_callbacks(),
             # One after the other: chosen from times that a pass takes, the last digits, and so
             # what is predicted for rows near a boundary, would not be the same every time.
             width=1,
@@ -331,24 +380,6 @@ class TopKClassifierCV(TopKClassifier):
         if not self.fit_intercept:
             return StartPoint(W=before.W)
         return StartPoint(W=np.vstack([before.W, before.intercept / self.intercept_scaling]))
-
-    def _count_scored(self, n_classes: int) -> int:
-        """Return the k of top-k accuracy."""
-        k: object = self.k if self.scoring_k is None else self.scoring_k
-        if isinstance(k, bool) or not isinstance(k, Integral):
-            raise TypeError(f"scoring_k must be an integer or None, got {k!r}.")
-        if not 1 <= int(k) <= n_classes:
-            raise ValueError(f"scoring_k must be between 1 and n_classes = {n_classes}, got {k!r}.")
-        return int(k)
-
-    def _choose_scorer(self) -> Callable[..., float]:
-        if self.scoring == _TOPK:
-            return _score_topk
-        is_name = isinstance(self.scoring, str)
-        if not is_name and not callable(self.scoring):
-            raise TypeError(f"scoring must be a string or a callable, got {self.scoring!r}.")
-        get_scorer(self.scoring)
-        return _score_by_scorer
 
     def _find_best(self) -> int:
         """Return the place of the best C, of equally good ones that of the smallest."""
@@ -393,44 +424,3 @@ def _make_grid(Cs: object) -> NDArray[np.float64]:
     if grid.ndim != 1 or not len(grid) or not (np.isfinite(grid) & (grid > 0)).all():
         raise ValueError(f"Cs must be finite numbers above 0 in one dimension, got {Cs!r}.")
     return grid
-
-
-def _score_topk(
-    estimator: TopKClassifierCV,
-    result: FitResult,
-    features: Array,
-    codes: NDArray[np.int32],
-    rows: NDArray[np.intp],
-    weight: Array | None,
-) -> float:
-    """Compute the weighted top-k accuracy of some rows, batch by batch."""
-    k = estimator._count_scored(len(estimator.classes_))
-    dtype, step = result.W.dtype, max(1, (1 << 24) // (result.W.shape[0] + 2 * result.W.shape[1]))
-    hits = np.empty(len(rows), np.bool_)
-    for first in range(0, len(rows), step):
-        part = rows[first : first + step]
-        scores = features[part].astype(dtype, copy=False) @ result.W + result.intercept
-        hits[first : first + step] = rank_true_classes(codes[part], scores) < k
-    if weight is None:
-        return float(hits.mean()) if len(hits) else float("nan")
-    total = weight[rows].sum()
-    return float(hits @ weight[rows] / total) if total > 0 else float("nan")
-
-
-def _score_by_scorer(
-    estimator: TopKClassifierCV,
-    result: FitResult,
-    features: Array,
-    codes: NDArray[np.int32],
-    rows: NDArray[np.intp],
-    weight: Array | None,
-) -> float:
-    """Have one of scikit-learn's scorers, or a callable, score some rows."""
-    scorer = get_scorer(estimator.scoring)
-    own = TopKClassifierCV(**estimator.get_params(deep=False))
-    own.n_features_in_ = features.shape[1]
-    own._keep_weights(result.W, result.intercept, estimator.classes_)
-    weighted = {}
-    if weight is not None and isinstance(estimator.scoring, str):
-        weighted = {"sample_weight": weight[rows]}
-    return float(scorer(own, features[rows], estimator.classes_[codes[rows]], **weighted))

@@ -1,34 +1,28 @@
 """The scikit-learn estimator of rows that have any number of labels."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from numbers import Real
 from typing import Any, Self
 
 import numpy as np
-import zarr
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import (
-    _check_sample_weight,
-    check_consistent_length,
-    check_is_fitted,
-)
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
-from dtopk.engine import ArrayRows, Callback, Rows, StoreRows, find_improper, fit
+from dtopk.engine import Callback, fit
 from dtopk.estimators.evaluation_sets import (
-    Batches,
     EvaluateSets,
     KeepsEvaluation,
     check_callbacks,
-    check_split,
     make_evaluation_options,
 )
-from dtopk.estimators.inputs import load_zarr, validate_data
-from dtopk.estimators.linear import CertifiedLinearModel, EpochLines, batch_rows, feature_dtypes
+from dtopk.estimators.label_rows import Features, open_label_set, take_label_rows
+from dtopk.estimators.label_sets import read_label_sets
+from dtopk.estimators.linear import CertifiedLinearModel, EpochLines
 from dtopk.estimators.parameters import make_options
 from dtopk.evaluation import (
     RANKING_METRICS,
@@ -36,12 +30,10 @@ from dtopk.evaluation import (
     MultilabelCounts,
     choose_threshold,
 )
-from dtopk.losses import LabelSets, Loss, available, make_loss
+from dtopk.losses import Loss, available, make_loss
 from dtopk.model import select_topk
-from dtopk_storage import FeatureStore, LabelRows, check_batch
 
 Array = NDArray[Any]
-Features = ArrayLike | FeatureStore | zarr.Array[Any]
 
 
 def _is_logistic(estimator: "MultilabelClassifier") -> bool:
@@ -248,12 +240,12 @@ class MultilabelClassifier(KeepsEvaluation, ClassifierMixin, CertifiedLinearMode
             default_metric="mean_average_precision",
             others=RANKING_METRICS,
         )
-        rows, classes = self._take_rows(loss, X, Y, sample_weight)
+        rows, classes = take_label_rows(self, loss, X, Y, sample_weight)
         loss.check_n_classes(rows.n_classes)
         evaluate = None
         if eval_set is not None:
             evaluate = EvaluateSets(
-                [self._open_set(*each, classes) for each in enumerate(eval_set)],
+                [open_label_set(self, *each, classes) for each in enumerate(eval_set)],
                 evaluation,
                 start_counts=partial(MultilabelCounts, n_classes=len(classes), dtype=np.float64),
                 n_classes=len(classes),
@@ -358,7 +350,7 @@ class MultilabelClassifier(KeepsEvaluation, ClassifierMixin, CertifiedLinearMode
             If the metric is unknown, or Y does not belong to X.
         """
         check_is_fitted(self)
-        sets, _ = _read_labels(Y, self.classes_)
+        sets, _ = read_label_sets(Y, self.classes_)
         scores = self.decision_function(X)
         check_consistent_length(scores, sets)
         counts = MultilabelCounts(n_classes=len(self.classes_), dtype=scores.dtype)
@@ -376,171 +368,3 @@ class MultilabelClassifier(KeepsEvaluation, ClassifierMixin, CertifiedLinearMode
                 f"got {self.loss!r}."
             )
         return loss
-
-    def _take_rows(
-        self, loss: Loss, X: Features, Y: Any, sample_weight: ArrayLike | None
-    ) -> tuple[Rows, Array]:
-        """Return the rows and the classes."""
-        if isinstance(X, FeatureStore):
-            return self._open_store(loss, X, Y, sample_weight)
-        if Y is None:
-            raise ValueError("Y must be given for an array of features, got None.")
-        sets, classes = _read_labels(Y, None)
-        features = validate_data(
-            self,
-            load_zarr(X) if isinstance(X, zarr.Array) else X,
-            dtype=feature_dtypes(self.dtype),
-            order="C",
-        )
-        check_consistent_length(features, sets)
-        weight = _check_sample_weight(
-            sample_weight, features, dtype=np.float64, ensure_non_negative=True
-        )
-        self.n_skipped_ = 0
-        if loss.proper_sets:
-            improper = find_improper(sets, len(classes))
-            self._check_proper(improper & (weight > 0), "of Y")
-            self.n_skipped_ = int(np.count_nonzero(improper))
-            weight = np.where(improper, 0.0, weight)
-        return ArrayRows(features, sets, len(classes), weight), classes
-
-    def _open_store(
-        self, loss: Loss, store: FeatureStore, Y: Any, sample_weight: ArrayLike | None
-    ) -> tuple[Rows, Array]:
-        for name, value in (("Y", Y), ("sample_weight", sample_weight)):
-            if value is not None:
-                raise ValueError(
-                    f"{name} must be left out for a feature store, which holds its own, "
-                    f"got a {type(value).__name__}."
-                )
-        if store.kind != "multilabel":
-            raise ValueError(f"kind of {store.path!r} must be 'multilabel', got {store.kind!r}.")
-        rows = StoreRows(store, "train", skip_improper=loss.proper_sets and self.skip_unlabelled)
-        self.n_skipped_ = 0
-        for piece in rows.pieces if loss.proper_sets else ():
-            sets, weight = rows.read_labels(piece)
-            assert isinstance(sets, LabelSets)
-            improper = find_improper(sets, store.n_classes)
-            self._check_proper(improper & (weight > 0), f"from {piece.start} of {store.path!r}")
-            self.n_skipped_ += int(np.count_nonzero(improper))
-        self.n_features_in_ = store.n_features
-        self.__dict__.pop("feature_names_in_", None)
-        return rows, store.classes
-
-    def _open_set(self, number: int, pair: tuple[Features, Any], classes: Array) -> Batches:
-        """Return what goes through the rows of a set of `eval_set`, checked."""
-        X, Y = pair
-        name = f"eval_set[{number}]"
-        n_rows = batch_rows(self.n_features_in_, len(classes))
-        if isinstance(X, FeatureStore):
-            split = check_split(name, X, Y, "multilabel", self.n_features_in_)
-            if [str(each) for each in classes.tolist()] != list(X.class_names):
-                raise ValueError(
-                    f"classes of {X.path!r} in {name} must be those of the rows trained on, in the "
-                    "same order, got others."
-                )
-            return lambda: _iter_split(X, split, n_rows)
-        features = validate_data(
-            self,
-            load_zarr(X) if isinstance(X, zarr.Array) else X,
-            dtype=feature_dtypes(self.dtype),
-            reset=False,
-        )
-        sets, _ = _read_labels(Y, classes)
-        check_consistent_length(features, sets)
-        indicator = sets.to_indicator(len(classes))
-
-        def batches() -> Iterator[tuple[Array, Array]]:
-            for start in range(0, len(features), n_rows):
-                yield indicator[start : start + n_rows], features[start : start + n_rows]
-
-        return batches
-
-    def _check_proper(self, improper: NDArray[np.bool_], place: str) -> None:
-        if improper.any() and not self.skip_unlabelled:
-            raise ValueError(
-                f"rows must have a label and lack one for loss {self.loss!r}, got none of them or "
-                f"all in row {int(np.argmax(improper))} {place}. Set skip_unlabelled=True, or take "
-                "a one-vs-all loss."
-            )
-
-
-def _iter_split(store: FeatureStore, split: str, n_rows: int) -> Iterator[tuple[Array, Array]]:
-    """Read a split batch by batch, with an indicator matrix of its labels."""
-    for batch in store.iter_batches(split, n_rows):
-        check_batch(batch.X, batch.y, batch.weight, start=batch.start, store=store)
-        assert isinstance(batch.y, LabelRows)
-        sets = LabelSets(batch.y.indptr, batch.y.indices)
-        yield sets.to_indicator(store.n_classes), batch.X
-
-
-def _read_labels(Y: Any, classes: Array | None) -> tuple[LabelSets, Array]:
-    """Read an indicator matrix, or lists of labels; without classes, find them out."""
-    if hasattr(Y, "tocsr"):
-        return _read_sparse(Y.tocsr(), classes)
-    if isinstance(Y, list | tuple) or (isinstance(Y, np.ndarray) and Y.dtype == object):
-        return _read_lists(list(Y), classes)
-    matrix = np.asarray(Y)
-    if matrix.ndim != 2:
-        raise ValueError(
-            f"Y must be an indicator matrix of shape (n_samples, n_classes) or lists of labels, "
-            f"got shape {matrix.shape}."
-        )
-    _check_indicators(matrix, matrix.shape[1], classes)
-    return LabelSets.from_indicator(matrix), _name_columns(matrix.shape[1], classes)
-
-
-def _read_sparse(matrix: Any, classes: Array | None) -> tuple[LabelSets, Array]:
-    """Read a CSR matrix without making it dense."""
-    matrix = matrix.copy()
-    matrix.sum_duplicates()
-    matrix.eliminate_zeros()
-    _check_indicators(matrix.data, matrix.shape[1], classes)
-    sets = LabelSets(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32))
-    return sets, _name_columns(matrix.shape[1], classes)
-
-
-def _check_indicators(values: Array, n_columns: int, classes: Array | None) -> None:
-    if values.dtype.kind not in "biuf" or not ((values == 0) | (values == 1)).all():
-        raise ValueError("Y must hold 0 and 1 where it is a matrix, got something else.")
-    if classes is not None and n_columns != len(classes):
-        raise ValueError(f"Y must have {len(classes)} columns, as in fit, got {n_columns}.")
-
-
-def _name_columns(n_columns: int, classes: Array | None) -> Array:
-    return np.arange(n_columns) if classes is None else classes
-
-
-def _read_lists(rows: list[Any], classes: Array | None) -> tuple[LabelSets, Array]:
-    _check_lists(rows)
-    counts = np.array([len(row) for row in rows], dtype=np.int64)
-    labels = np.array([label for row in rows for label in row])
-    known = np.unique(labels) if classes is None else classes
-    places = {name: code for code, name in enumerate(known.tolist())}
-    codes: list[int] = []
-    for i, row in enumerate(rows):
-        found = {places.get(label, -1) for label in row}
-        if -1 in found:
-            strange = next(label for label in row if label not in places)
-            raise ValueError(f"labels of Y must be those of fit, got {strange!r} in row {i}.")
-        if len(found) < counts[i]:
-            raise ValueError(f"labels of a row must differ, got {list(row)!r} in row {i} of Y.")
-        codes += sorted(found)
-    indptr = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-    return LabelSets(indptr, np.array(codes, np.int32)), known
-
-
-def _check_lists(rows: list[Any]) -> None:
-    """Refuse what is no list of labels, and labels of which some are numbers and some strings."""
-    wanted: type | tuple[type, ...] = ()
-    for i, row in enumerate(rows):
-        if isinstance(row, str) or not isinstance(row, Sequence | np.ndarray):
-            raise ValueError(f"Y must hold a list of labels for each row, got {row!r} in row {i}.")
-        for label in row:
-            kind = str if isinstance(label, str) else (int, np.integer)
-            if not isinstance(label, kind) or (wanted and kind != wanted):
-                raise ValueError(
-                    f"labels must be strings throughout or whole numbers throughout, got "
-                    f"{label!r} in row {i} of Y."
-                )
-            wanted = kind

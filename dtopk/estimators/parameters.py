@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state, compute_class_weight
 
 from dtopk.engine import FitOptions
+from dtopk.losses import Loss, LossInfo, available, make_loss
 
 Array = NDArray[Any]
 
@@ -68,6 +69,41 @@ def make_options(parameters: Mapping[str, Any]) -> FitOptions:
         partitions=1 if parameters["partitions"] is None else parameters["partitions"],
         seed=int(check_random_state(parameters["random_state"]).randint(2**31 - 1)),
     )
+
+
+def make_class_loss(
+    estimator: Any, suits: Callable[[Loss | LossInfo], bool], rule: str, hint: str = ""
+) -> Loss:
+    """Make the loss of an estimator of one class a row.
+
+    Parameters
+    ----------
+    estimator : estimator
+        With the parameters `loss`, `k`, `gamma`, `smoothing`, `rho` and `label_cost`.
+    suits : callable
+        Tells whether it can be trained with a loss.
+    rule : str
+        What such losses are for, in the message.
+    hint : str
+        The end of the message.
+
+    Raises
+    ------
+    ValueError
+        If the loss is unknown, does not take the parameters, or does not suit.
+    """
+    loss = make_loss(
+        estimator.loss,
+        k=estimator.k,
+        gamma=estimator.gamma,
+        smoothing=estimator.smoothing,
+        rho=estimator.rho,
+        label_cost=estimator.label_cost,
+    )
+    if not suits(loss):
+        names = ", ".join(repr(info.name) for info in available() if suits(info))
+        raise ValueError(f"loss must be one of {names} {rule}, got {estimator.loss!r}.{hint}")
+    return loss
 
 
 def check_number(name: str, value: object, kind: type) -> None:

@@ -136,11 +136,3 @@ def pack_rows(values, rows):
     for place in range(rows.size):
         if rows[place] != place:
             values[place] = values[rows[place]]
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def spread_rows(packed, rows, out):
-    """Set rows of out (n_rows, m) to packed ones, and all others to zero."""
-    out[:] = 0
-    for place in range(rows.size):
-        out[rows[place]] = packed[place]

@@ -16,6 +16,7 @@ from dtopk.engine import (
     fit,
     fit_many,
 )
+from dtopk.engine.member import Member
 from dtopk.losses import make_loss
 from dtopk_storage import create_store, open_store
 
@@ -143,6 +144,28 @@ def test_a_model_starts_where_the_one_before_has_ended():
     assert chain < cold
 
 
+def test_a_model_starts_from_another_one_only_if_its_c_is_little_smaller(monkeypatch):
+    X, y = problem()
+    started, start = [], Member.start
+    monkeypatch.setattr(
+        Member, "start", lambda self, point: started.append(self.options.C) or start(self, point)
+    )
+    given = candidates(SOFTMAX, C=(0.01, 0.05, 1.0))
+    fit_many(ArrayRows(X, y, M), given, OPTIONS, width=1)
+    assert started == [0.05]
+
+
+def test_of_models_that_share_passes_those_with_a_large_c_come_first():
+    X, y = problem()
+    events: list[tuple[str, object]] = []
+    given = candidates(SOFTMAX, C=(0.001, 1.0, 10.0))
+    fit_many(
+        ArrayRows(X, y, M), given, OPTIONS, width=2,
+        callbacks=lambda each: [Notes(each.name, events)],
+    )  # fmt: skip
+    assert [name for name, what in events if what == 1] == ["0-10", "0-1", "0-0.001"]
+
+
 def test_a_start_that_is_given_is_taken():
     X, y = problem()
     rows = ArrayRows(X, y, M)
@@ -224,9 +247,9 @@ def test_an_interrupt_ends_all_with_certificates():
     given = candidates(PLAIN, C=(1.0, 2.0, 3.0))
     found = fit_many(
         ArrayRows(X, y, M), given, FitOptions(**vars_of(OPTIONS, tol=1e-10)), width=2,
-        callbacks=lambda each: [Interrupt()] if each.C == 1.0 else [],
+        callbacks=lambda each: [Interrupt()] if each.C == 3.0 else [],
     )  # fmt: skip
-    assert set(found) == {"0-1", "0-2"}
+    assert set(found) == {"0-2", "0-3"}
     for result in found.values():
         assert result.stop_reason == "interrupted"
         assert 0 <= result.certificate.relative_gap < 1

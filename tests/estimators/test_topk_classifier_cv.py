@@ -12,7 +12,7 @@ from sklearn.metrics import make_scorer, top_k_accuracy_score
 from sklearn.model_selection import KFold, StratifiedKFold, cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dtopk import TopKClassifier, TopKClassifierCV, open_store
+from dtopk import Callback, TopKClassifier, TopKClassifierCV, open_store
 from dtopk.estimators import cross_validation as module
 from tests.small_stores import make_rows, make_store
 
@@ -152,9 +152,71 @@ def test_fit_is_the_same_every_time_and_is_pickled_and_cloned(data):
     np.testing.assert_array_equal(loaded.predict_topk(X, 2), ours.predict_topk(X, 2))
 
 
+class Trainings(Callback):
+    """Notes the epochs of every training, in their order, and stops those asked for at once."""
+
+    def __init__(self, stops=()):
+        self.epochs, self.stops = [], stops
+
+    def on_start(self, info):
+        self.epochs.append(0)
+
+    def on_epoch(self, record, W):
+        self.epochs[-1] += 1
+
+    def should_stop(self, record, W):
+        return len(self.epochs) - 1 in self.stops
+
+
+def test_callbacks_are_told_of_every_training_one_after_the_other(data):
+    told = Trainings()
+    ours = TopKClassifierCV(Cs=CS, cv=2, callbacks=[told], random_state=0).fit(*data)
+    assert len(told.epochs) == 2 * len(CS) + 1
+    assert told.epochs[-1] == ours.n_iter_
+    assert min(told.epochs) >= 1
+
+
+def test_a_model_of_a_fold_that_a_callback_stops_is_scored_and_told(data):
+    told = Trainings(stops={2})
+    with pytest.warns(ConvergenceWarning, match="1 of 6 models in the cross-validation"):
+        ours = TopKClassifierCV(Cs=CS, cv=2, callbacks=[told], tol=1e-6, dtype="float64").fit(*data)
+    assert told.epochs[2] == 1
+    assert ours.relative_gaps_[0, 2] > 1e-6
+    assert (np.delete(ours.relative_gaps_.ravel(), 2) <= 1e-6).all()
+    assert np.isfinite(ours.scores_).all()
+
+
+def test_eval_set_is_measured_while_the_model_on_all_rows_is_trained(data):
+    X, y = data
+    given = {"cv": 2, "random_state": 0}
+    ours = TopKClassifierCV(Cs=CS, eval_metric=["top_2_accuracy", "top_1_accuracy"], **given)
+    ours.fit(X, y, eval_set=[(X[:50], y[:50])])
+    measured = ours.evals_result_["validation_0"]
+    assert [len(values) for values in measured.values()] == [ours.n_iter_] * 2
+    assert measured["top_1_accuracy"][-1] == pytest.approx(np.mean(ours.predict(X[:50]) == y[:50]))
+    without = TopKClassifierCV(Cs=CS, **given).fit(X, y)
+    np.testing.assert_array_equal(ours.coef_, without.coef_)
+    assert not hasattr(without, "evals_result_")
+    ours.set_params(eval_metric=None).fit(X, y)
+    assert not hasattr(ours, "evals_result_")
+
+
+def test_a_set_that_cannot_be_measured_is_refused_before_anything_is_trained(data):
+    X, y = data
+    told = Trainings()
+    ours = TopKClassifierCV(Cs=CS, cv=2, callbacks=[told])
+    with pytest.raises(ValueError, match=r"y of eval_set\[0\] must hold labels"):
+        ours.fit(X, y, eval_set=[(X, np.full(len(X), 99))])
+    with pytest.raises(ValueError, match="eval_set must be left out with refit=False, got 1"):
+        ours.set_params(refit=False).fit(X, y, eval_set=[(X, y)])
+    assert told.epochs == []
+
+
 @pytest.mark.parametrize(
     ("parameters", "error", "message"),
     [
+        ({"callbacks": [1]}, TypeError, "callbacks must hold objects of classes made from"),
+        ({"eval_metric": "top_1_accuracy"}, ValueError, "eval_set must be given to fit with"),
         ({"Cs": 0}, ValueError, "Cs must be at least 1, got 0"),
         ({"Cs": 0.5}, TypeError, "Cs must be an integer or an array of numbers, got 0.5"),
         ({"Cs": [1.0, -1.0]}, ValueError, "Cs must be finite numbers above 0"),

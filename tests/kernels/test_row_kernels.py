@@ -7,7 +7,6 @@ from dtopk.kernels.rows import (
     pack_moved_rows,
     pack_rows,
     put_duals,
-    spread_rows,
     take_columns,
     take_duals,
 )
@@ -98,7 +97,7 @@ def test_working_vectors_have_no_array_within_a_vector_loops_reach(dtype):
 
 
 @pytest.mark.parametrize("dtype", COMPUTE)
-def test_rows_that_moved_are_packed_group_by_group_and_spread_again(rng, dtype):
+def test_rows_that_moved_are_packed_group_by_group(rng, dtype):
     delta = rng.normal(size=(9, 4)).astype(dtype)
     delta[[0, 3, 4, 8]] = 0
     delta[5, :3] = 0  # Its last entry alone has moved.
@@ -107,9 +106,6 @@ def test_rows_that_moved_are_packed_group_by_group_and_spread_again(rng, dtype):
         n_moved = pack_moved_rows(delta, first, min(first + 4, 9), moved, n_moved)
     np.testing.assert_array_equal(moved[:n_moved], [1, 2, 5, 6, 7])
     np.testing.assert_array_equal(delta[:n_moved], expected[moved[:n_moved]])
-    out = np.full((9, 4), np.nan, dtype)
-    spread_rows(delta[:n_moved], moved[:n_moved], out)
-    np.testing.assert_array_equal(out, expected)
 
 
 def test_a_row_of_what_is_no_number_has_moved():
