@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import ssl
 import time
 import warnings
 from collections.abc import Iterator
@@ -18,8 +17,8 @@ from distributed import Client, Security, rpc
 from distributed.versions import VersionMismatchWarning
 
 from dtopk.launch.errors import ClusterError
-from dtopk.launch.options import ClusterOptions, is_address, split_address
-from dtopk.launch.security import make_security
+from dtopk.launch.options import ClusterOptions, is_address
+from dtopk.launch.security import exchange_certificates, make_security
 from dtopk.launch.settings import DASK_SETTINGS
 from dtopk.launch.workers import describe_error
 
@@ -190,7 +189,7 @@ def _probe(address: str, security: Security | None, timeout_s: float) -> None:
 
     async def ask() -> dict[str, Any]:
         if security is not None:
-            await _try_tls(address, arguments["ssl_context"])
+            await exchange_certificates(address, security)
         async with rpc(address, connection_args=arguments, timeout=timeout_s) as scheduler:
             identity: dict[str, Any] = await scheduler.identity()
         return identity
@@ -202,11 +201,6 @@ def _probe(address: str, security: Security | None, timeout_s: float) -> None:
         # In a thread, since the caller's may have an event loop that runs.
         with ThreadPoolExecutor(1) as executor:
             identity = executor.submit(asyncio.run, ask_in_time()).result()
-    except ssl.SSLError as error:
-        raise ClusterError(
-            f"scheduler must speak TLS at {address!r}, with a certificate that the authority of "
-            f"tls_ca signed, but: {describe_error(error)}."
-        ) from error
     except OSError as error:
         reason = f"{address} does not answer ({describe_error(error)})"
         raise _NotYet(reason=reason) from error
@@ -215,12 +209,3 @@ def _probe(address: str, security: Security | None, timeout_s: float) -> None:
             f"scheduler must be the address of a scheduler, got {address!r}, where a "
             f"{str(identity.get('type')).lower()} answers."
         )
-
-
-async def _try_tls(address: str, context: ssl.SSLContext) -> None:
-    """Exchange certificates; Dask would try again what cannot become better."""
-    host, port = split_address(address)
-    _, writer = await asyncio.open_connection(host, port, ssl=context)
-    writer.close()
-    with contextlib.suppress(OSError):  # what the scheduler was about to say is not waited for
-        await writer.wait_closed()

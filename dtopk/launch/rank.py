@@ -22,11 +22,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import dask
-from distributed import Nanny, Scheduler, Status
+from distributed import Nanny, Scheduler, Security, Status
 
 from dtopk.launch.errors import ClusterError
 from dtopk.launch.options import ClusterOptions, is_address
-from dtopk.launch.security import make_security
+from dtopk.launch.security import exchange_certificates, make_security
 from dtopk.launch.settings import DASK_SETTINGS, THREAD_VARIABLES
 from dtopk.launch.workers import THREADS_RESOURCE
 
@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 _LEFT_TO_THE_RUN = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _POLL_S = 0.25
+_ANSWER_S = 5.0
+"""Seconds that a scheduler has to show its certificate, and to look at ours."""
 _HOST = "127.0.0.1"
 
 
@@ -65,10 +67,13 @@ async def run_workers(options: argparse.Namespace) -> None:
     Raises
     ------
     ClusterError
-        If no scheduler is there in time.
+        If no scheduler is there in time, or one end does not take the other's certificate.
     """
     address = options.address or await _wait_for_address(options)
-    security = _make_security(options)
+    security = _make_security(options, address)
+    if security is not None:
+        with contextlib.suppress(OSError):  # nobody is there: workers wait for the scheduler
+            await asyncio.wait_for(exchange_certificates(address, security), _ANSWER_S)
     with tempfile.TemporaryDirectory(prefix="dtopk-worker-", dir=options.local_directory) as place:
         async with contextlib.AsyncExitStack() as stack:
             nannies = [
@@ -110,12 +115,14 @@ async def _wait_for_address(options: argparse.Namespace) -> str:
     )
 
 
-def _make_security(options: argparse.Namespace) -> Any:
-    return make_security(
-        ClusterOptions(
-            tls_ca=options.tls_ca_file, tls_cert=options.tls_cert, tls_key=options.tls_key
-        )
+def _make_security(options: argparse.Namespace, address: str = "") -> Security | None:
+    """Read the TLS files; with the scheduler's address, see that it needs them, or does not."""
+    cluster = ClusterOptions(
+        tls_ca=options.tls_ca_file, tls_cert=options.tls_cert, tls_key=options.tls_key
     )
+    if address:
+        cluster.check_encryption(address)
+    return make_security(cluster)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -1,11 +1,21 @@
 """Certificates of a cluster whose connections are encrypted."""
 
+import asyncio
+import contextlib
+import logging
+import os
+import shlex
 import ssl
+import stat
 from functools import partial
 
 from distributed import Security
 
-from dtopk.launch.options import ClusterOptions
+from dtopk.launch.errors import ClusterError
+from dtopk.launch.options import ClusterOptions, split_address
+from dtopk.launch.workers import describe_error
+
+logger = logging.getLogger(__name__)
 
 
 def make_security(options: ClusterOptions) -> Security | None:
@@ -24,6 +34,7 @@ def make_security(options: ClusterOptions) -> Security | None:
     if not options.tls:
         return None
     _check_files(options)
+    _warn_of_readers(options.tls_key)
     roles = ("client", "scheduler", "worker")
     return Security(
         require_encryption=True,
@@ -61,8 +72,58 @@ def _check_files(options: ClusterOptions) -> None:
         ) from error
 
 
+def _warn_of_readers(path: str) -> None:
+    """Warn of a key that everybody on this machine may take."""
+    if os.stat(path).st_mode & stat.S_IROTH:
+        logger.warning(
+            "tls_key %r can be read by every user of this machine, who may then join the cluster. "
+            "Run: chmod o-rwx %s", path, shlex.quote(path)
+        )  # fmt: skip
+
+
 def _refuse_password(path: str) -> str:
     # OpenSSL would ask for it at the terminal, in every process.
     raise ValueError(
         f"tls_key must be a private key without a password, got {path!r}, which has one."
     )
+
+
+async def exchange_certificates(address: str, security: Security) -> None:
+    """Exchange certificates with a scheduler once; Dask would try again what cannot become better.
+
+    Parameters
+    ----------
+    address : str
+        Of the scheduler, beginning with ``tls://``.
+    security : distributed.Security
+        Of `make_security`.
+
+    Raises
+    ------
+    ClusterError
+        If one of the two does not take the other's.
+    OSError
+        If nobody answers.
+    """
+    host, port = split_address(address)
+    context = security.get_connection_args("client")["ssl_context"]
+    try:
+        reader, writer = await asyncio.open_connection(host, port, ssl=context)
+        try:
+            # The scheduler may refuse a certificate once this end takes the connection for made.
+            # Otherwise it is the first to speak.
+            await reader.read(1)
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+    except ssl.SSLError as error:
+        if "ALERT" in (error.reason or ""):
+            raise ClusterError(
+                f"tls_cert must be a certificate that the scheduler at {address!r} takes, got "
+                f"{security.tls_client_cert!r}, and it answers: {describe_error(error)}."
+            ) from error
+        raise ClusterError(
+            f"scheduler must speak TLS at {address!r}, with a certificate that the authority of "
+            f"tls_ca signed, but: {describe_error(error)}."
+        ) from error

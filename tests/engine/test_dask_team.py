@@ -281,6 +281,18 @@ def test_members_reach_each_other_by_tls(certificates, rows, tmp_path, monkeypat
         compare(client, rows, tmp_path, "softmax", monkeypatch)
 
 
+def test_scheduler_keeps_one_group_of_tasks_of_a_run(client, rows):
+    """With one for each call, a scheduler that serves many runs would grow with every epoch."""
+
+    def count(dask_scheduler):
+        spans = dask_scheduler.extensions["spans"].spans.values()
+        return len(spans), sum(len(span.groups) for span in spans)
+
+    n_spans, n_groups = client.run_on_scheduler(count)
+    train_there(client, rows, LOSSES["softmax"])
+    assert client.run_on_scheduler(count) == (n_spans + 1, n_groups + 1)
+
+
 def test_nothing_large_goes_by_way_of_the_scheduler(client, tmp_path, monkeypatch):
     d, m = 3000, 100
     rows = make_rows(tmp_path / "wide", d=d, m=m)
