@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit.
 
     The exit status is 0, or 2 for what was given, 1 for what failed, 130 for an interrupt
-    (SIGINT; in training also SIGTERM and SIGUSR1).
+    (SIGINT; in training and in a sweep also SIGTERM and SIGUSR1).
     """
     # The process is ours: no reports to MLflow's makers.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
