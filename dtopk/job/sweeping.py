@@ -14,7 +14,7 @@ from dtopk.engine.interruption import EndRequests
 from dtopk.job.callbacks import HoldLock
 from dtopk.job.files import job_to_toml
 from dtopk.job.recording import check_tracking
-from dtopk.job.resumption import plain_parameters, store_checksum
+from dtopk.job.resumption import keep_cluster, plain_parameters, store_checksum
 from dtopk.job.run_folder import RunRecord, name_run_folder
 from dtopk.job.sweep_best import SweepScorer, choose_best, choose_by_loss
 from dtopk.job.sweep_config import Setting, SweepJob
@@ -23,7 +23,6 @@ from dtopk.job.sweep_folder import (
     Unit,
     UnitResult,
     check_same_sweep,
-    keep_cluster,
     make_folder,
 )
 from dtopk.job.sweep_plan import SweepPlan, plan_sweep
