@@ -15,7 +15,7 @@ from dtopk.atomic import write_text
 from dtopk.engine import EpochRecord, FitResult
 from dtopk.job.files import flatten_job, load_sweep
 from dtopk.job.names import list_settings
-from dtopk.job.run_folder import RunFolder, RunRecord, read_object
+from dtopk.job.run_folder import Checkpoint, RunFolder, RunRecord, read_checkpoint, read_object
 from dtopk.job.sweep_config import Setting, SweepJob, values_key
 from dtopk.model import Model, load_model
 from dtopk_storage import CheckpointError, RunState, open_run_state
@@ -283,6 +283,20 @@ class SweepFolder:
         """
         own = f"{state_url.rstrip('/')}/{self.path.name}-{record.id[:8]}/{unit.name}"
         return open_run_state(own if state_url else str(self.unit(unit) / "state"))
+
+    def find_checkpoint(self, unit: Unit, state_url: str) -> Checkpoint | None:
+        """Read how far a training on workers is that is under way; None: it has no commit.
+
+        Parameters
+        ----------
+        unit : Unit
+        state_url : str
+            `output.state_url` of the sweep's job.
+        """
+        record = self.read_record()
+        if record is None:
+            return None
+        return read_checkpoint(self.open_state(unit, record, state_url), self.unit(unit))
 
     def load_model(self, unit: Unit) -> Model:
         """Read the model of a training that is done."""

@@ -113,6 +113,7 @@ class Kubernetes(BackEnd):
         manifest = make_dask_job(
             RunInPods(
                 name=_name(submission),
+                command=submission.command,
                 run_dir=submission.run_dir,
                 job_toml=submission.job_toml,
                 options=submission.options,
@@ -144,7 +145,6 @@ class Kubernetes(BackEnd):
         record = self.make_record(submission, made["metadata"]["name"])
         return dataclasses.replace(
             record,
-            run_dir=submission.run_dir,
             context=options.context or _find_context(kubectl),
             namespace=made["metadata"]["namespace"],
         )
