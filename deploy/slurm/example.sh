@@ -19,7 +19,7 @@ run=/shared/runs/first
 place=/shared/runs/first/submission
 logs=/shared/runs/first/submission
 python=/shared/venv/bin/python
-state=/shared/runs/first/state/state.json
+commits=/shared/runs/first/state
 
 # What happens to the run is noted here, for `dtopk status`.
 note() { printf '%s\n' "$*" >> "$place/attempts.log"; }
@@ -48,7 +48,7 @@ wait_for_driver() {
     done
 }
 
-[ -w "$place" ] || { echo "the run folder is gone, or not to be written to: $run" >&2; exit 2; }
+[ -w "$place" ] || { echo "the folder is gone, or not to be written to: $place" >&2; exit 2; }
 note begin "$(date +%s)" "$(hostname)"
 touch "$place/started"
 
@@ -103,8 +103,9 @@ if [ "$status" -eq 0 ] || [ "$status" -eq 2 ] || [ "$why" = cancelled ]; then
     exit "$status"
 fi
 failures=$(cat "$place/failures" 2> /dev/null || echo 0)
-progress=1
-[ -z "$state" ] || [ "$state" -nt "$place/started" ] || progress=0
+progress=0
+[ -z "$(find "$commits" \( -name state.json -o -name result.json \) -newer "$place/started" \
+    2> /dev/null)" ] || progress=1
 [ "$progress" -eq 0 ] || failures=0
 [ "$why$progress" = asked1 ] || failures=$((failures + 1))
 echo "$failures" > "$place/failures"

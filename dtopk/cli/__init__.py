@@ -18,10 +18,10 @@ _COMMANDS = {
     "plan": "Show what a run will need of memory, network and time.",
     "train": "Train a model as a job file says.",
     "sweep": "Train a model of each setting of a job file, and choose the best.",
-    "submit": "Train in a batch system, or in the background.",
-    "status": "Show how a submitted run goes.",
-    "logs": "Show what a submitted run has said.",
-    "cancel": "End a submitted run.",
+    "submit": "Train or sweep in a batch system, or in the background.",
+    "status": "Show how a submitted run or sweep goes.",
+    "logs": "Show what a submitted run or sweep has said.",
+    "cancel": "End a submitted run or sweep.",
     "evaluate": "Show how accurate a model is on a store.",
     "calibrate": "Fit probabilities and sets of labels on a split not trained on.",
     "predict": "Write the best classes of every row, or sets of them, to a file.",
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit.
 
     The exit status is 0, or 2 for what was given, 1 for what failed, 130 for an interrupt
-    (SIGINT; in training also SIGTERM and SIGUSR1).
+    (SIGINT; in training and in a sweep also SIGTERM and SIGUSR1).
     """
     # The process is ours: no reports to MLflow's makers.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")

@@ -1,4 +1,4 @@
-"""`dtopk cancel`: end a submitted run."""
+"""`dtopk cancel`: end a submitted run or sweep."""
 
 import shlex
 
@@ -13,10 +13,11 @@ from dtopk.launch.submit import make_back_end
 @click.argument("run", metavar="RUN_DIR or JOB_ID")
 @click.option("--now", is_flag=True, help="Kill it, without a last commit.")
 def cancel(run: str, now: bool) -> None:
-    """End a submitted run, or take it out of the queue.
+    """End a submitted run or sweep, or take it out of the queue.
 
     A run that has begun commits its state, works out its certificate and stops, which may take as
-    long as a pass over the rows. It can be submitted again later, and goes on.
+    long as a pass over the rows. A sweep does the same with the model that is under way, and keeps
+    those that are done. Both can be submitted again later, and go on.
     """
     folder = find_submission(run)
     record = folder.read_record()

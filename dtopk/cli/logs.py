@@ -1,4 +1,4 @@
-"""`dtopk logs`: what the processes of a submitted run have said."""
+"""`dtopk logs`: what the processes of a submitted run or sweep have said."""
 
 import glob
 import os
@@ -30,7 +30,7 @@ _FAR_POLL_S = 3.0
 )  # fmt: skip
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is added, until the job ends.")
 def logs(run: str, whose: str, lines: int, follow: bool) -> None:
-    """Show what a submitted run has said.
+    """Show what a submitted run or sweep has said.
 
     Without an argument it is the newest one in this folder, or in its folder 'runs'.
     """

@@ -55,7 +55,8 @@ def run_and_report(command: click.Command, arguments: Sequence[str] | None) -> i
     except click.exceptions.Exit as error:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort) as error:
-        report_error(_with_notes("interrupted.", error))
+        # Click raises an error of its own for an interrupt, which has none of its notes.
+        report_error(_with_notes("interrupted.", error.__cause__ or error))
         return EXIT_INTERRUPTED
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)

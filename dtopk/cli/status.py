@@ -1,4 +1,4 @@
-"""`dtopk status`: what has become of a submitted run."""
+"""`dtopk status`: what has become of a submitted run or sweep."""
 
 import dataclasses
 import getpass
@@ -10,7 +10,6 @@ import click
 from dtopk.cli.output import answer, answer_json, format_facts, json_option
 from dtopk.cli.submission import (
     Failure,
-    RunProgress,
     ask,
     dashboard_tunnel,
     describe_age,
@@ -18,8 +17,8 @@ from dtopk.cli.submission import (
     find_failure,
     find_submission,
     list_logs,
-    read_progress,
 )
+from dtopk.cli.submitted_progress import RunProgress, SweepProgress, read_progress
 from dtopk.launch.submit import JobState, SubmissionFolder, SubmissionRecord, make_back_end
 
 _PHASES = {
@@ -28,13 +27,15 @@ _PHASES = {
     "ended": "has ended",
     "unknown": "not known",
 }
+_UNSEEN = "its folder cannot be read from here; see `dtopk logs`"
+Progress = RunProgress | SweepProgress
 
 
 @click.command()
 @click.argument("run", metavar="[RUN_DIR or JOB_ID]", default="")
 @json_option
 def status(run: str, as_json: bool) -> None:
-    """Show how a submitted run goes, and where it failed why, and what to do.
+    """Show how a submitted run or sweep goes, and where it failed why, and what to do.
 
     Without an argument it is the newest one in this folder, or in its folder 'runs'. A job id is
     looked for there too.
@@ -56,10 +57,11 @@ def status(run: str, as_json: bool) -> None:
 
 
 def _collect(
-    folder: SubmissionFolder, record: SubmissionRecord, state: JobState, progress: RunProgress,
+    folder: SubmissionFolder, record: SubmissionRecord, state: JobState, progress: Progress,
     failure: Failure | None,
 ) -> dict[str, Any]:  # fmt: skip
     return {
+        "command": record.command,
         "run_dir": record.run_dir,
         "to": record.back_end,
         "job": record.job_id,
@@ -68,13 +70,10 @@ def _collect(
         "reason": state.reason,
         "nodes": state.nodes,
         "restarts": _count_restarts(folder, state),
-        "epochs": progress.epochs if progress.is_known else None,
-        "relative_gap": progress.relative_gap,
-        "gap_is_exact": progress.exact,
-        "tol": progress.tol,
+        **progress.to_dict(),
         "committed": progress.committed,
         "finished": progress.finished,
-        "certified": bool(progress.result.get("certified", False)),
+        "certified": progress.certified,
         "failure": None if failure is None else dataclasses.asdict(failure),
         "logs": list_logs(record),
     }
@@ -88,17 +87,17 @@ def _count_restarts(folder: SubmissionFolder, state: JobState) -> int:
 
 
 def _format(
-    folder: SubmissionFolder, record: SubmissionRecord, state: JobState, progress: RunProgress,
+    folder: SubmissionFolder, record: SubmissionRecord, state: JobState, progress: Progress,
     failure: Failure | None,
 ) -> str:  # fmt: skip
     reason = f": {state.reason}" if state.reason else ""
     nodes = f" on {state.nodes}" if state.nodes else ""
     facts = {
-        "run": record.run_dir,
+        record.work: record.run_dir,
         "job": f"{record.job_id} ({record.back_end}), {_PHASES[state.phase]}{nodes} "
         f"({state.word}{reason})",
-        "progress": _describe_progress(progress),
-        "last commit": _describe_commit(progress),
+        "progress": progress.describe() if progress.is_known else _UNSEEN,
+        "last commit": _describe_commit(progress, record.work),
         "started again": _describe_restarts(_count_restarts(folder, state)),
     }
     if state.phase == "running" and record.dashboard_port:
@@ -109,7 +108,9 @@ def _format(
         login = f"{getpass.getuser()}@{record.host}"
         facts["dashboard"] = tunnel or dashboard_tunnel(node, port, login)
     if progress.finished:
-        certified = "certified" if progress.result.get("certified") else "not certified"
+        certified = "certified" if progress.certified else "not certified"
+        if isinstance(progress, SweepProgress):
+            certified = f"{'' if progress.certified else 'not '}all models are certified"
         facts["result"] = f"{certified}: dtopk info {shlex.quote(record.run_dir)}"
     if failure is not None:
         facts["why it ended"] = failure.text
@@ -125,26 +126,14 @@ def _format(
     return format_facts(facts)
 
 
-def _describe_progress(progress: RunProgress) -> str:
-    if not progress.is_known:
-        return "its folder cannot be read from here; see `dtopk logs`"
-    if not progress.epochs:
-        return "no epoch yet"
-    epochs = f"{progress.epochs:,} epoch" + "s" * (progress.epochs != 1)
-    if progress.relative_gap is None:
-        return epochs
-    kind = "exact" if progress.exact else "estimated"
-    return f"{epochs}, gap {progress.relative_gap:.2e} ({kind}; asked {progress.tol:g})"
-
-
-def _describe_commit(progress: RunProgress) -> str:
+def _describe_commit(progress: Progress, work: str) -> str:
     if progress.finished:
-        return "none needed: the run is done"
+        return f"none needed: the {work} is done"
     if not progress.is_known:
         return "not known"
     if progress.committed is None:
         return "none yet"
-    return f"{describe_age(progress.committed)}, after epoch {progress.committed_epochs}"
+    return f"{describe_age(progress.committed)}, {progress.describe_commit()}"
 
 
 def _describe_restarts(restarts: int) -> str:

@@ -1,13 +1,11 @@
-"""What the commands about submitted runs share: find one, ask about it, read what it has left."""
+"""What the commands about submitted runs share: find one, ask about it, say why it failed."""
 
-import dataclasses
 import os
 import shlex
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dtopk.launch import ClusterError
 from dtopk.launch.submit import (
@@ -20,7 +18,6 @@ from dtopk.launch.submit import (
 )
 from dtopk_storage.addresses import redact
 from dtopk_storage.json_files import parse_object
-from dtopk_storage.paths import AnyPath, as_path
 
 if TYPE_CHECKING:
     from dtopk.job import TrainJob
@@ -49,21 +46,23 @@ def find_submission(run: str) -> SubmissionFolder:
     found = find_submissions(Path.cwd())
     if run:
         named = [each for each in found if run in _names(each.read_record())]
-        if not named and (Path(run).is_dir() or not run[0].isdigit()):
+        is_folder = Path(run).is_dir() or not (run[0].isdigit() or "://" in run)
+        if not named and is_folder:
             folder.read_record()  # it says what is missing
         found = named
     if not found:
-        what = f"job {run!r}" if run else "submitted run"
+        what = f"job or address {run!r}" if run else "submitted run"
         raise ValueError(
             f"{what} must be that of a run folder in {str(Path.cwd())!r} or its folder 'runs', "
-            "but none is. Give the path of the run folder."
+            "but none is. Give the path of the run folder, or of the folder that `dtopk submit` "
+            "has made for it."
         )
     return found[-1]
 
 
 def _names(record: SubmissionRecord) -> tuple[str, ...]:
     """Give the words by which a submission is found beside its folder."""
-    is_elsewhere = make_back_end(record.back_end).is_elsewhere
+    is_elsewhere = record.is_far or make_back_end(record.back_end).is_elsewhere
     return (record.job_id, record.run_dir) if is_elsewhere else (record.job_id,)
 
 
@@ -112,12 +111,14 @@ def far_tracking_place(job: "TrainJob") -> dict[str, str]:
     return {"mlflow": uri, "experiment": job.tracking.experiment}
 
 
-def tracking_place(job: "TrainJob", login: str) -> dict[str, str]:
+def tracking_place(job: "TrainJob", runs: Path, login: str) -> dict[str, str]:
     """Say where MLflow records a run, and how its pages are seen from elsewhere.
 
     Parameters
     ----------
     job : TrainJob
+    runs : Path
+        Folder of the run folders, as this machine sees it.
     login : str
         'user@host' to tunnel to.
     """
@@ -125,7 +126,7 @@ def tracking_place(job: "TrainJob", login: str) -> dict[str, str]:
         return {"mlflow": "not recorded (tracking.mlflow = false)"}
     # Not `default_tracking_uri`, which takes the seconds that MLflow takes to load.
     uri = job.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI", "")
-    uri = uri or f"sqlite:///{Path(job.output.run_dir).parent / 'mlflow.db'}"
+    uri = uri or f"sqlite:///{runs / 'mlflow.db'}"
     facts = {"mlflow": redact(uri), "experiment": job.tracking.experiment}
     if uri.startswith("sqlite:"):
         facts["mlflow_pages"] = (
@@ -149,79 +150,6 @@ def dashboard_tunnel(node: str, port: int, login: str) -> str:
     if node == "127.0.0.1":
         return f"ssh -N -L {port}:127.0.0.1:{port} {login}"
     return f"ssh -N -L {port}:127.0.0.1:{port} -J {login} {node}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunProgress:
-    """How far a run is, by what it has written."""
-
-    epochs: int = 0
-    """Epochs done."""
-    relative_gap: float | None = None
-    """After the last of them."""
-    exact: bool = False
-    """Whether that is the certified one, rather than an estimate."""
-    tol: float = 0.0
-    """What was asked for; 0: not known yet."""
-    committed: float | None = None
-    """When the state was saved last: seconds since 1970."""
-    committed_epochs: int = 0
-    """Epochs that it holds."""
-    finished: bool = False
-    """Whether there is a result, and nothing to go on with."""
-    result: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """The result, if there is one."""
-    is_known: bool = True
-    """Whether the run folder could be read from here."""
-
-
-def read_progress(folder: SubmissionFolder) -> RunProgress:
-    """Read how far the run of a submission is.
-
-    Parameters
-    ----------
-    folder : SubmissionFolder
-    """
-    from dtopk.job.files import load_job
-    from dtopk.job.run_folder import RunFolder
-    from dtopk.job.verification import read_result
-
-    place = _find_run_folder(folder)
-    if place is None:
-        return RunProgress(is_known=False)
-    run = RunFolder(path=place)
-    done = run.find_checkpoint()
-    result: dict[str, Any] = {}
-    if run.result.is_file():
-        result = read_result(run)
-    history = run.read_history()
-    last = history[-1] if history else {"epoch": "0", "relative_gap": "nan", "exact": "False"}
-    epochs, gap, exact = int(last["epoch"]), float(last["relative_gap"]), last["exact"] == "True"
-    # A run that goes on has the result of its part before.
-    if result and result["epochs"] >= epochs:
-        epochs, gap, exact = result["epochs"], result["relative_gap"], True
-    return RunProgress(
-        epochs=epochs,
-        relative_gap=gap if epochs else None,
-        exact=exact,
-        tol=load_job(folder.job).solver.tol if folder.job.is_file() else 0.0,
-        committed=None if done is None else done.saved,
-        committed_epochs=0 if done is None else done.epochs,
-        finished=run.has_ended() and result.get("complete", True),
-        result=result,
-    )
-
-
-def _find_run_folder(folder: SubmissionFolder) -> AnyPath | None:
-    """Return the run folder; None: this machine does not see it."""
-    record = folder.read_record()
-    if not make_back_end(record.back_end).is_elsewhere:
-        return folder.run
-    path = as_path(record.run_dir, name="run folder")
-    try:
-        return path if path.is_dir() else None
-    except (ImportError, OSError, ValueError):  # no credentials for it, or no package
-        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,7 +193,8 @@ def find_failure(
         )  # fmt: skip
     if state.failure == "walltime":
         return Failure(
-            cause="walltime", text="The walltime was over before the run could commit and stop.",
+            cause="walltime",
+            text=f"The walltime was over before the {record.work} could commit and stop.",
             advice=f"Ask for a longer submit.walltime, or for a longer submit.warn_s. {again}",
         )  # fmt: skip
     if last is not None and last.status == 0:
@@ -283,7 +212,7 @@ def _explain_exit(
 ) -> Failure:
     if last is None:
         return Failure(
-            cause="failed", text="The run did not begin.",
+            cause="failed", text=f"The {record.work} did not begin.",
             advice=f"Look at the job's own log: dtopk logs {record.run_dir} --of job.",
         )  # fmt: skip
     if last.status is None or last.status == _KILLED:
@@ -293,7 +222,7 @@ def _explain_exit(
         )  # fmt: skip
     if last.status == 2:
         return Failure(
-            cause="refused", text=f"The run was refused: {error or 'see run.log'}",
+            cause="refused", text=f"The {record.work} was refused: {error or 'see run.log'}",
             advice=f"Put that right. {again}",
         )  # fmt: skip
     if last.status >= 128:
@@ -312,7 +241,7 @@ def _explain_exit(
             advice=f"Look at its log: dtopk logs {record.run_dir} --of scheduler. {again}",
         )  # fmt: skip
     return Failure(
-        cause="failed", text=f"The run failed: {error or f'exit status {last.status}'}",
+        cause="failed", text=f"The {record.work} failed: {error or f'exit status {last.status}'}",
         advice=f"Put that right. {again}",
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""`dtopk submit`: train in a batch system, on Kubernetes, or in this machine's background."""
+"""`dtopk submit`: train or sweep in a batch system, on Kubernetes, or in the background here."""
 
 import contextlib
 import dataclasses
@@ -28,13 +28,16 @@ from dtopk.cli.submission import (
     look_at,
     tracking_place,
 )
-from dtopk.job import TrainJob, job_to_toml, load_job
-from dtopk.job.resumption import keep_resolved
+from dtopk.job import SweepJob, TrainJob, job_to_toml
+from dtopk.job.files import load_any_job
+from dtopk.job.resumption import keep_cluster, keep_resolved
 from dtopk.job.run_folder import RunFolder, name_run_folder
+from dtopk.job.sweep_folder import SweepFolder
 from dtopk.launch import ClusterError
 from dtopk.launch.submit import (
     BACK_ENDS,
     BackEnd,
+    Command,
     Submission,
     SubmissionFolder,
     SubmissionRecord,
@@ -58,7 +61,7 @@ _NAME_CHARACTERS = 40
     "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE",
     help="Replace a value of the job; may be given more than once.",
 )  # fmt: skip
-@click.option("--run-dir", default="", help="Folder of the run, instead of the job's.")
+@click.option("--run-dir", default="", help="Folder of the run or sweep, instead of the job's.")
 @click.option("--dry-run", is_flag=True, help="Print what would be sent, and do nothing.")
 @json_option
 def submit(
@@ -67,18 +70,24 @@ def submit(
 ) -> None:  # fmt: skip
     r"""Train as a job file says, in a batch system, on Kubernetes, or in this machine's background.
 
+    A job with a section [sweep] is a sweep: its models are trained there, one after the other on
+    the workers of the batch job, and the best are chosen.
+
     The section [submit] of the job says what is asked for; deploy/README.md describes it. The same
-    command again, after a run has stopped or failed, goes on with it where the run folder is
-    named. What is set in this shell's environment, the job gets, but not on Kubernetes.
+    command again, after a run or sweep has stopped or failed, goes on with it where its folder is
+    named. What is set in this shell's environment, the job gets, but not on Kubernetes. For a run
+    folder in an object store, script and logs are in a folder of its name in 'runs', or in
+    submit.log_directory, which the nodes must see.
 
     \b
     Examples:
       dtopk submit job.toml --to local --run-dir runs/first
       dtopk submit job.toml --to slurm --set submit.nodes=4 --dry-run
+      dtopk submit sweep.toml --to slurm --run-dir runs/sweep
       dtopk status runs/first
     """
     back_end = make_back_end(target)
-    job = load_job(job_path, overrides, run_dir=run_dir)
+    job = load_any_job(job_path, overrides, run_dir=run_dir)
     job = (_prepare_far_job if back_end.is_elsewhere else _prepare_job)(job, back_end)
     submission = _make_submission(job, back_end)
     sender = _choose_sender(back_end, submission)
@@ -91,30 +100,35 @@ def submit(
     with writing_for_no_others():
         record = _send(back_end, sender, submission, job, script)
     tell_written(submission.folder.path)
+    facts = _describe(record, job, submission.folder.run.parent)
     if as_json:
-        answer_json(_describe(record, job))
+        answer_json(facts)
     else:
-        answer(format_facts(_describe(record, job)))
+        answer(format_facts(facts))
         run = shlex.quote(str(submission.folder.run))
         tell(f"How it goes: dtopk status {run}; dtopk logs {run}. To end it: dtopk cancel {run}")
 
 
 def _prepare_job(job: TrainJob, back_end: BackEnd) -> TrainJob:
     """Put in the place of the run, and the numbers on which its bits depend."""
-    named = name_run_folder(job.output.run_dir)
-    if not isinstance(named, Path):
+    place = name_run_folder(job.output.run_dir).absolute()
+    if str(place).startswith("memory://"):
         raise ValueError(
-            f"output.run_dir must be a folder on a file system, that of this machine and the "
-            f"nodes, for the script and logs of a submitted run, got {str(named)!r}. Its state can "
-            "be in an object store: output.state_url."
+            "output.run_dir must be a folder, or an address in an object store that the job "
+            f"reaches, got {str(place)!r}, which is this process's own."
         )
-    folder = RunFolder(path=named.absolute())
+    folder = SweepFolder(path=place) if isinstance(job, SweepJob) else RunFolder(path=place)
     folder.check_usable()
     open_store(job.data.store)
     options = _check_options(job, back_end)
-    job = dataclasses.replace(job, output=dataclasses.replace(job.output, run_dir=str(folder.path)))
-    if folder.find_checkpoint() is not None:
+    job = dataclasses.replace(job, output=dataclasses.replace(job.output, run_dir=str(place)))
+    if not isinstance(place, Path):
+        _check_same_folder(_place_here(job), str(place))
+    in_workers = back_end.needs or job.cluster.kind != "none"
+    if isinstance(folder, RunFolder) and folder.find_checkpoint() is not None:
         job = keep_resolved(job, folder)
+    elif isinstance(folder, SweepFolder) and folder.read_record() is not None and in_workers:
+        job = keep_cluster(job, folder.load_job())
     return _fix_partitions(job, options) if back_end.needs else job
 
 
@@ -124,25 +138,35 @@ def _prepare_far_job(job: TrainJob, back_end: BackEnd) -> TrainJob:
     run_dir = str(name_run_folder(job.output.run_dir))
     job = dataclasses.replace(job, output=dataclasses.replace(job.output, run_dir=run_dir))
     back_end.check_places(options, list_places(job))
-    folder = SubmissionFolder(run=_place_here(job))
+    folder = _place_here(job)
+    _check_same_folder(folder, run_dir)
     if folder.record.is_file():
-        record = folder.read_record()
-        if record.run_dir != run_dir:
-            raise ValueError(
-                f"folder of a submission must be that of one run folder, got {str(folder.run)!r} "
-                f"for {run_dir!r}, which is that of {record.run_dir!r}. Name another one by "
-                "submit.log_directory."
-            )
-        before = RunFolder(path=folder.path)
         # The job that was sent, which its run goes on with.
-        job = keep_resolved(job, before)
+        job = keep_cluster(job, load_any_job(folder.job))
     return _fix_partitions(job, options)
 
 
-def _place_here(job: TrainJob) -> Path:
-    """Say where this machine keeps what it knows of a run that it does not see."""
+def _place_here(job: TrainJob) -> SubmissionFolder:
+    """Say where the files of a submission are whose run folder is no folder of this machine."""
     name = as_path(job.output.run_dir, name="output.run_dir").name
-    return Path(job.submit.log_directory or "runs").absolute() / name
+    return SubmissionFolder(run=Path(job.submit.log_directory or "runs").absolute() / name)
+
+
+def _check_same_folder(folder: SubmissionFolder, run_dir: str) -> None:
+    """Refuse a folder of a submission that is another run's, or another's submission."""
+    advice = "Name another one by submit.log_directory."
+    if folder.record.is_file():
+        before = folder.read_record().run_dir
+        if before != run_dir:
+            raise ValueError(
+                f"folder of a submission must be that of one run folder, got {str(folder.run)!r} "
+                f"for {run_dir!r}, which is that of {before!r}. {advice}"
+            )
+    elif not RunFolder(path=folder.run).is_empty():
+        raise ValueError(
+            f"folder of a submission must be new or empty, got {str(folder.run)!r} for "
+            f"{run_dir!r}, which is in use. {advice}"
+        )
 
 
 def _check_options(job: TrainJob, back_end: BackEnd) -> SubmitOptions:
@@ -172,29 +196,45 @@ def _fix_partitions(job: TrainJob, options: SubmitOptions) -> TrainJob:
 def _make_submission(job: TrainJob, back_end: BackEnd) -> Submission:
     options = job.submit.make_options()
     if back_end.is_elsewhere:
-        return _make_far_submission(job, options)
-    folder = SubmissionFolder(run=Path(job.output.run_dir))
+        return _make_elsewhere(job, options)
     place, cluster = options.log_directory, job.cluster
+    run_dir = as_path(job.output.run_dir, name="output.run_dir")
+    is_far = not isinstance(run_dir, Path)
+    folder = _place_here(job) if is_far else SubmissionFolder(run=Path(job.output.run_dir))
     name = re.sub(r"[^\w.-]+", "-", folder.run.name)[:_NAME_CHARACTERS]
-    is_on_disk = not job.output.state_url
+    is_apart = place and not is_far
     return Submission(
         folder=folder,
         options=options,
-        log_dir=Path(place).absolute() / folder.run.name if place else folder.path,
+        log_dir=Path(place).absolute() / folder.run.name if is_apart else folder.path,
         name=f"dtopk-{name}",
-        state_file=str(RunFolder(path=folder.run).state / "state.json") if is_on_disk else "",
+        command=_name_command(job),
+        commits="" if is_far or job.output.state_url else _name_commits(job, folder),
         tls=(cluster.tls_ca, cluster.tls_cert, cluster.tls_key) if cluster.tls_ca else (),
+        run_dir=job.output.run_dir if is_far else "",
     )
 
 
-def _make_far_submission(job: TrainJob, options: SubmitOptions) -> Submission:
-    folder = SubmissionFolder(run=_place_here(job))
+def _name_command(job: TrainJob) -> Command:
+    return "sweep" if isinstance(job, SweepJob) else "train"
+
+
+def _name_commits(job: TrainJob, folder: SubmissionFolder) -> str:
+    """Name the folder on disk in which commits are seen."""
+    if isinstance(job, SweepJob):
+        return str(SweepFolder(path=folder.run).settings)
+    return str(RunFolder(path=folder.run).state)
+
+
+def _make_elsewhere(job: TrainJob, options: SubmitOptions) -> Submission:
+    folder = _place_here(job)
     number = len(folder.read_record().earlier) + 2 if folder.record.is_file() else 1
     return Submission(
         folder=folder,
         options=options,
         log_dir=folder.path,
         name=folder.run.name,
+        command=_name_command(job),
         run_dir=job.output.run_dir,
         job_toml=job_to_toml(job),
         number=number,
@@ -227,7 +267,7 @@ def _check_free(folder: SubmissionFolder) -> None:
     record = folder.read_record()
     if look_at(record).phase in ("waiting", "running"):
         raise ValueError(
-            f"run folder must have no job under way, got {record.run_dir!r}, whose "
+            f"{record.work} folder must have no job under way, got {record.run_dir!r}, whose "
             f"{record.back_end} job {record.job_id} is. `dtopk status` shows it, `dtopk cancel` "
             "ends it."
         )
@@ -268,7 +308,7 @@ def _send(
     return record
 
 
-def _describe(record: SubmissionRecord, job: TrainJob) -> dict[str, Any]:
+def _describe(record: SubmissionRecord, job: TrainJob, runs: Path) -> dict[str, Any]:
     """Collect what there is to know where the job has not begun yet."""
     back_end = make_back_end(record.back_end)
     name = socket.getfqdn()
@@ -278,7 +318,7 @@ def _describe(record: SubmissionRecord, job: TrainJob) -> dict[str, Any]:
         "to": record.back_end,
         "run_folder": record.run_dir,
         "logs": ", ".join(list_logs(record)),
-        **(far_tracking_place(job) if back_end.is_elsewhere else tracking_place(job, login)),
+        **(far_tracking_place(job) if back_end.is_elsewhere else tracking_place(job, runs, login)),
     }
     if record.namespace:
         facts["namespace"] = record.namespace

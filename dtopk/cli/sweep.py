@@ -37,8 +37,9 @@ def sweep(job_path: str, overrides: tuple[str, ...], run_dir: str, as_json: bool
 
     The section [sweep] of the job says which: every combination of its lists of C, loss, k, gamma
     and smoothing, scored on data.validation or by cross-validation. jobs/README.md describes every
-    key. Ctrl-C ends it early with what is done, and the exit status is 130. The same command with
-    the same folder goes on with a sweep that was ended or killed: it trains what is missing.
+    key. Ctrl-C ends it early with what is done, and SIGTERM or SIGUSR1 without scores of that; the
+    exit status is 130. The same command with the same folder goes on with a sweep that was ended or
+    killed: it trains what is missing.
     """
     job = load_sweep(job_path, overrides, run_dir=run_dir)
     check_store_folder(as_path(job.data.store, name="data.store"))

@@ -63,7 +63,13 @@ def load_job(path: PathLike, overrides: Sequence[str] = (), *, run_dir: str = ""
         If the file is not TOML, is of a newer version, names an unknown section, key, loss or
         solver, has a value that its key does not take, or is that of a sweep.
     """
-    return _load(path, overrides, run_dir, is_sweep=False)
+    job = load_any_job(path, overrides, run_dir=run_dir)
+    if isinstance(job, SweepJob):
+        raise ValueError(
+            f"job of one model must have no section [sweep], got one in {str(path)!r}, or by "
+            "--set. Run it with `dtopk sweep`, which trains all of its settings."
+        )
+    return job
 
 
 def load_sweep(path: PathLike, overrides: Sequence[str] = (), *, run_dir: str = "") -> SweepJob:
@@ -85,12 +91,34 @@ def load_sweep(path: PathLike, overrides: Sequence[str] = (), *, run_dir: str = 
     ValueError
         As `load_job`, or if there is no section [sweep].
     """
-    job = _load(path, overrides, run_dir, is_sweep=True)
-    assert isinstance(job, SweepJob)
+    job = load_any_job(path, overrides, run_dir=run_dir)
+    if not isinstance(job, SweepJob):
+        raise ValueError(
+            f"job of a sweep must have a section [sweep], got none in {str(path)!r}. Say what to "
+            "try, such as C = [0.1, 1, 10] in [sweep], or train one model with `dtopk train`."
+        )
     return job
 
 
-def _load(path: PathLike, overrides: Sequence[str], run_dir: str, *, is_sweep: bool) -> TrainJob:
+def load_any_job(path: PathLike, overrides: Sequence[str] = (), *, run_dir: str = "") -> TrainJob:
+    """Read a job file, whether it is that of one model or of a sweep.
+
+    Parameters
+    ----------
+    path : path of a TOML file, or its address in an object store
+    overrides : sequence of 'section.key=value'
+    run_dir : str
+
+    Returns
+    -------
+    TrainJob
+        A SweepJob, where there is a section [sweep].
+
+    Raises
+    ------
+    ValueError
+        As `load_job`, but for a sweep.
+    """
     path = as_path(path, name="JOB")
     in_file = f"In {str(path)!r}."
     tables = _read_tables(path)
@@ -111,7 +139,6 @@ def _load(path: PathLike, overrides: Sequence[str], run_dir: str, *, is_sweep: b
         tables["output"]["run_dir"] = run_dir
         _make_paths_absolute({"output": tables["output"]}, Path.cwd())
         places["output.run_dir"] = f"--run-dir {redact(run_dir)}"
-    _check_sweep(tables, path, is_sweep)
     try:
         job = job_from_dict(tables)
         check_names(job)
@@ -122,20 +149,6 @@ def _load(path: PathLike, overrides: Sequence[str], run_dir: str, *, is_sweep: b
     if not job.data.store:
         raise ValueError(f"data.store must be the path of a feature store, got none. {in_file}")
     return job
-
-
-def _check_sweep(tables: Mapping[str, Any], path: AnyPath, is_sweep: bool) -> None:
-    """Refuse a sweep where one model is to be trained, and the reverse."""
-    if "sweep" in tables and not is_sweep:
-        raise ValueError(
-            f"job of one model must have no section [sweep], got one in {str(path)!r}, or by "
-            "--set. Run it with `dtopk sweep`, which trains all of its settings."
-        )
-    if is_sweep and "sweep" not in tables:
-        raise ValueError(
-            f"job of a sweep must have a section [sweep], got none in {str(path)!r}. Say what to "
-            "try, such as C = [0.1, 1, 10] in [sweep], or train one model with `dtopk train`."
-        )
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar
 
 from dtopk.job.config import TrainJob
 from dtopk.job.files import flatten_job, load_job
@@ -12,6 +12,8 @@ from dtopk.job.verification import read_result
 from dtopk.losses import Loss
 from dtopk_storage import FeatureStore
 from dtopk_storage.paths import PathLike, as_path
+
+Job = TypeVar("Job", bound=TrainJob)
 
 _FREE_KEYS = frozenset(
     {
@@ -74,17 +76,26 @@ def keep_resolved(job: TrainJob, folder: RunFolder) -> TrainJob:
     folder : RunFolder
         Holds a run with a state.
     """
-    before = load_job(folder.job).cluster
-    return dataclasses.replace(
-        job,
-        cluster=dataclasses.replace(
-            job.cluster,
-            partitions=job.cluster.partitions or before.partitions,
-            threads_per_partition=(
-                job.cluster.threads_per_partition or before.threads_per_partition
-            ),
+    return keep_cluster(job, load_job(folder.job))
+
+
+def keep_cluster(job: Job, before: TrainJob) -> Job:
+    """Take the numbers that a run or a sweep began with, where the job leaves them open.
+
+    Parameters
+    ----------
+    job : TrainJob
+    before : TrainJob
+        As it was resolved.
+    """
+    cluster = dataclasses.replace(
+        job.cluster,
+        partitions=job.cluster.partitions or before.cluster.partitions,
+        threads_per_partition=(
+            job.cluster.threads_per_partition or before.cluster.threads_per_partition
         ),
     )
+    return dataclasses.replace(job, cluster=cluster)
 
 
 def check_same_run(

@@ -109,6 +109,34 @@ class Checkpoint:
     """When it was committed: seconds since 1970."""
 
 
+def read_checkpoint(state: RunState, path: AnyPath) -> Checkpoint | None:
+    """Read how far a training is that has a state; None: there is no commit.
+
+    Parameters
+    ----------
+    state : RunState
+    path : Path or ObjectPath
+        The folder that it is the state of.
+
+    Raises
+    ------
+    CheckpointError
+        If it does not say so.
+    """
+    manifest = state.load()
+    if manifest is None:
+        return None
+    progress = manifest.get("progress")
+    epochs = progress.get("epoch") if isinstance(progress, dict) else None
+    saved = manifest.get("saved")
+    if type(epochs) is not int or not isinstance(saved, int | float):
+        raise CheckpointError(
+            f"state of {str(path)!r} must say after which epoch it was saved, and when, got "
+            f"{epochs!r} and {saved!r}."
+        )
+    return Checkpoint(epochs=epochs, saved=saved)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunFolder:
     """Where one run puts its files."""
@@ -246,18 +274,7 @@ class RunFolder:
         """Read how far the run in the folder is that can be taken up again; None if it cannot."""
         if not self.record.is_file():
             return None
-        manifest = self.open_state().load()
-        if manifest is None:
-            return None
-        progress = manifest.get("progress")
-        epochs = progress.get("epoch") if isinstance(progress, dict) else None
-        saved = manifest.get("saved")
-        if type(epochs) is not int or not isinstance(saved, int | float):
-            raise CheckpointError(
-                f"state of {str(self.path)!r} must say after which epoch it was saved, and when, "
-                f"got {epochs!r} and {saved!r}."
-            )
-        return Checkpoint(epochs=epochs, saved=saved)
+        return read_checkpoint(self.open_state(), self.path)
 
     def has_ended(self) -> bool:
         """Whether there is a result, and nothing that the same job would do in the folder."""

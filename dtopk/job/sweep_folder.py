@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -14,10 +15,10 @@ from dtopk.atomic import write_text
 from dtopk.engine import EpochRecord, FitResult
 from dtopk.job.files import flatten_job, load_sweep
 from dtopk.job.names import list_settings
-from dtopk.job.run_folder import RunFolder, RunRecord, read_object
+from dtopk.job.run_folder import Checkpoint, RunFolder, RunRecord, read_checkpoint, read_object
 from dtopk.job.sweep_config import Setting, SweepJob, values_key
 from dtopk.model import Model, load_model
-from dtopk_storage import CheckpointError
+from dtopk_storage import CheckpointError, RunState, open_run_state
 from dtopk_storage.json_files import parse_object, parse_record
 from dtopk_storage.paths import AnyPath, delete_tree
 
@@ -81,6 +82,8 @@ class UnitResult:
     """Whether it is at most the tolerance."""
     splits: tuple[str, ...]
     """The splits whose rows it was trained on."""
+    ended: float = 0.0
+    """When it came to its end: seconds since 1970; 0: an earlier version has not noted it."""
 
     @classmethod
     def of_fit(cls, fitted: FitResult, splits: Sequence[str]) -> "UnitResult":
@@ -103,6 +106,7 @@ class UnitResult:
             relative_gap=certificate.relative_gap,
             certified=certificate.certified,
             splits=tuple(splits),
+            ended=time.time(),
         )
 
 
@@ -266,6 +270,34 @@ class SweepFolder:
         }
         write_text(folder / "result.json", json.dumps(fields, indent=2) + "\n")
 
+    def open_state(self, unit: Unit, record: RunRecord, state_url: str) -> RunState:
+        """Open the state of a training that is under way on workers.
+
+        Parameters
+        ----------
+        unit : Unit
+        record : RunRecord
+            That of the sweep.
+        state_url : str
+            `output.state_url` of its job.
+        """
+        own = f"{state_url.rstrip('/')}/{self.path.name}-{record.id[:8]}/{unit.name}"
+        return open_run_state(own if state_url else str(self.unit(unit) / "state"))
+
+    def find_checkpoint(self, unit: Unit, state_url: str) -> Checkpoint | None:
+        """Read how far a training on workers is that is under way; None: it has no commit.
+
+        Parameters
+        ----------
+        unit : Unit
+        state_url : str
+            `output.state_url` of the sweep's job.
+        """
+        record = self.read_record()
+        if record is None:
+            return None
+        return read_checkpoint(self.open_state(unit, record, state_url), self.unit(unit))
+
     def load_model(self, unit: Unit) -> Model:
         """Read the model of a training that is done."""
         return load_model(self.unit(unit) / "model.npz")
@@ -295,6 +327,19 @@ class SweepFolder:
         )  # fmt: skip
         there = {entry.name for entry in self.path.iterdir()} if self.path.is_dir() else set()
         return tuple(path for path in known if path.name in there)
+
+
+def list_units(settings: Sequence[Setting], folds: int) -> list[Unit]:
+    """List the trainings of a sweep in their order: each setting once, or once for each fold.
+
+    Parameters
+    ----------
+    settings : sequence of Setting
+    folds : int
+        0: there are none.
+    """
+    numbers = range(1, folds + 1) if folds else (0,)
+    return [Unit(setting=each, fold=fold) for fold in numbers for each in settings]
 
 
 def make_folder(path: AnyPath) -> None:
@@ -382,22 +427,3 @@ def _list_missing(before: SweepJob, now: SweepJob) -> list[str]:
         )
         missing += [f"{values_key(now, key)} without {value!r}" for value in lost]
     return missing or [f"[sweep] without {next(each for each in old if each not in new).name!r}"]
-
-
-def keep_cluster(job: SweepJob, before: SweepJob) -> SweepJob:
-    """Take the numbers that a sweep on workers began with, where the job leaves them open.
-
-    Parameters
-    ----------
-    job : SweepJob
-    before : SweepJob
-        As it was resolved.
-    """
-    cluster = dataclasses.replace(
-        job.cluster,
-        partitions=job.cluster.partitions or before.cluster.partitions,
-        threads_per_partition=(
-            job.cluster.threads_per_partition or before.cluster.threads_per_partition
-        ),
-    )
-    return dataclasses.replace(job, cluster=cluster)

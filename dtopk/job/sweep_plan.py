@@ -30,7 +30,7 @@ from dtopk.job.sweep_config import (
     SweepJob,
     values_key,
 )
-from dtopk.job.sweep_folder import SweepFolder, Unit
+from dtopk.job.sweep_folder import SweepFolder, Unit, list_units
 from dtopk.model import Model
 from dtopk_storage import FeatureStore
 
@@ -57,8 +57,7 @@ class SweepPlan:
     @property
     def units(self) -> list[Unit]:
         """The trainings: each setting once, or once for each fold."""
-        folds = range(1, self.job.sweep.folds + 1) if self.job.sweep.folds else (0,)
-        return [Unit(setting=each, fold=fold) for fold in folds for each in self.settings]
+        return list_units(self.settings, self.job.sweep.folds)
 
     def units_of(self, setting: Setting) -> list[Unit]:
         """List the trainings of one setting."""

@@ -14,7 +14,7 @@ from dtopk.job.sweep_folder import Unit, UnitResult
 from dtopk.job.sweep_plan import SweepPlan
 from dtopk.job.workers import check_sight
 from dtopk.model import Model
-from dtopk_storage import RunState, open_dual, open_run_state
+from dtopk_storage import RunState, open_dual
 from dtopk_storage.paths import delete_tree
 
 if TYPE_CHECKING:
@@ -147,11 +147,9 @@ class UnitTrainer:
         record : RunRecord
         """
         place = self._plan.job.output.state_url
-        name = f"{self._plan.folder.path.name}-{record.id[:8]}"
         is_seen = False
         for unit in units:
-            own = f"{place.rstrip('/')}/{name}/{unit.name}" if place else None
-            state = open_run_state(own or str(self._plan.folder.unit(unit) / "state"))
+            state = self._plan.folder.open_state(unit, record, place)
             if not is_seen:
                 problem = self._plan.problems[unit.setting.family]
                 check_sight(client, problem, self._plan.folder.run, state)

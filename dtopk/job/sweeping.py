@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from dtopk.atomic import write_text
 from dtopk.engine import Callback
+from dtopk.engine.interruption import EndRequests
 from dtopk.job.callbacks import HoldLock
 from dtopk.job.files import job_to_toml
 from dtopk.job.place import lock_folder, open_given, resolve_paths
 from dtopk.job.recording import check_tracking
-from dtopk.job.resumption import plain_parameters, store_checksum
+from dtopk.job.resumption import keep_cluster, plain_parameters, store_checksum
 from dtopk.job.run_folder import RunRecord
 from dtopk.job.sweep_best import SweepScorer, choose_best, choose_by_loss
 from dtopk.job.sweep_config import Setting, SweepJob
@@ -23,7 +24,6 @@ from dtopk.job.sweep_folder import (
     Unit,
     UnitResult,
     check_same_sweep,
-    keep_cluster,
     make_folder,
 )
 from dtopk.job.sweep_plan import SweepPlan, plan_sweep
@@ -82,7 +82,9 @@ def sweep(
 
     All of them are trained to their certificates in passes over the rows that they share, or on
     workers one after the other. Each is kept as soon as it is done: the same call, after a kill or
-    an interrupt, trains what is missing. Then all are scored in one pass.
+    an interrupt, trains what is missing. Then all are scored in one pass. Ctrl-C ends training, and
+    what is done is scored; SIGTERM and SIGUSR1, by which a batch system asks a job to end in time,
+    leave the scores to the call that goes on.
 
     Parameters
     ----------
@@ -108,6 +110,8 @@ def sweep(
         If workers do not start or come, or too few are left.
     OSError
         If a model or the result cannot be written.
+    KeyboardInterrupt
+        By SIGTERM or SIGUSR1, once what is under way is at an end; by Ctrl-C outside of training.
     """
     if not isinstance(job, SweepJob):
         raise ValueError(
@@ -135,11 +139,15 @@ def sweep(
         )
     watcher = watcher or SweepWatcher()
     try:
-        with lock_folder(folder.run) as lock, open_workers(job.cluster, client) as workers:
+        with (
+            EndRequests() as requests,
+            lock_folder(folder.run) as lock,
+            open_workers(job.cluster, client) as workers,
+        ):
             folder.check_usable()
             plan = _spread(plan, workers)
             with _keeping_what_is_done(plan):
-                return _Sweep(plan, record, lock, workers, watcher).run()
+                return _Sweep(plan, record, lock, requests, workers, watcher).run()
     finally:
         watcher.stop()
 
@@ -194,10 +202,12 @@ class _Sweep:
         plan: SweepPlan,
         record: RunRecord,
         lock: RunLock,
+        requests: EndRequests,
         workers: "Client | None",
         watcher: SweepWatcher,
     ) -> None:
         self._plan = plan
+        self._requests = requests
         self._folder = plan.folder
         self._record = record
         self._workers = workers
@@ -272,14 +282,16 @@ class _Sweep:
     def _train(self, units: Sequence[Unit]) -> None:
         if not units:
             return
+        before = self._trainer.n_trained
         if self._workers is None:
             self._trainer.train_together(units)
-            return
-        before = self._trainer.n_trained
-        self._trainer.train_on_workers(units, self._workers, self._record)
-        if self._trainer.n_trained == before + len(units):
+        else:
+            self._trainer.train_on_workers(units, self._workers, self._record)
+        if self._workers is not None and self._trainer.n_trained == before + len(units):
             # After an interrupt the next training starts from them.
             self._trainer.tidy()
+        # Scores may take longer than a batch system waits.
+        self._requests.raise_if_came()
 
     def _make_callbacks(self, unit: Unit) -> Sequence[Callback]:
         return [*self._watcher.make_callbacks(unit), self._hold]

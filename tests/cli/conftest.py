@@ -9,8 +9,10 @@ import pytest
 
 from dtopk.cli import dtopk
 from dtopk.cli.output import run_and_report
+from dtopk.launch.submit import SubmissionFolder
 from dtopk.model import Model
 from tests.small_stores import make_rows, make_store
+from tests.submitted_runs import end_processes
 
 
 @pytest.fixture
@@ -57,6 +59,15 @@ def model_path(tmp_path):
         loss_parameters={"k": 1, "gamma": 0.0, "smoothing": "lapin"},
     ).save(tmp_path / "model.npz")
     return tmp_path / "model.npz"
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    """Give a run folder with spaces, whose processes are ended with the test."""
+    path = tmp_path / "my runs" / "first one"
+    yield path
+    if SubmissionFolder(run=path).record.is_file():
+        end_processes(path)
 
 
 @pytest.fixture(autouse=True)

@@ -89,15 +89,23 @@ def test_disk_that_is_full_under_a_checkpoint_is_a_failure(capsys):
     assert capsys.readouterr().err == "error: chunk 3 could not be written.\n"
 
 
-def test_notes_of_an_error_are_on_its_line(capsys):
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (ValueError("C must be above 0."), 2, "C must be above 0."),
+        (KeyboardInterrupt(), 130, "interrupted."),
+    ],
+)
+def test_notes_of_an_error_are_on_its_line(capsys, error, status, message):
+    error.add_note("The duals are kept.")
+
     @click.command()
     def fail():
-        error = ValueError("C must be above 0.")
-        error.add_note("The duals are kept.")
         raise error
 
-    assert run_and_report(fail, []) == 2
-    assert capsys.readouterr().err == "error: C must be above 0. The duals are kept.\n"
+    assert run_and_report(fail, []) == status
+    said = capsys.readouterr().err.removeprefix("\n")
+    assert said == f"error: {message} The duals are kept.\n"
 
 
 def test_bug_keeps_its_traceback():

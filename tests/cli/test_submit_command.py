@@ -1,6 +1,5 @@
 """`dtopk submit`, `status`, `logs` and `cancel`, with runs in the background of this machine."""
 
-import contextlib
 import json
 import os
 import signal
@@ -12,7 +11,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 from dtopk.cli.submit import _prepare_job
@@ -21,9 +19,8 @@ from dtopk.launch.submit import SubmissionFolder, SubmissionRecord, make_back_en
 from dtopk.model import load_model
 from dtopk_storage import open_dual
 from tests.small_stores import make_store
+from tests.submitted_runs import ENDS_S, driver_of, has_ended, wait_until
 
-ENDS_S = 60.0
-"""Seconds in which a run of these must have ended, on a machine with other work."""
 ROOT = Path(__file__).parents[2]
 SECRETS = {"MLFLOW_TRACKING_PASSWORD": "hunter2", "AWS_SECRET_ACCESS_KEY": "wJalrXUt"}
 
@@ -46,51 +43,6 @@ def long(tmp_path):
     settings = (f"data.store={tmp_path / 'larger.zarr'}", "solver.tol=1e-15",
                 "solver.max_epochs=100000", "data.evaluate=[]")  # fmt: skip
     return [word for setting in settings for word in ("--set", setting)]
-
-
-@pytest.fixture
-def run_dir(tmp_path):
-    """Give a run folder with spaces, whose processes are ended with the test."""
-    path = tmp_path / "my runs" / "first one"
-    yield path
-    if SubmissionFolder(run=path).record.is_file():
-        end_processes(path)
-
-
-def end_processes(path):
-    record = SubmissionFolder(run=path).read_record()
-    with contextlib.suppress(psutil.NoSuchProcess):
-        script = psutil.Process(int(record.job_id))
-        if "script.sh" in " ".join(script.cmdline()):
-            for process in (script, *script.children(recursive=True)):
-                process.kill()
-
-
-def wait_until(condition, seconds=ENDS_S):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.05)
-
-
-def has_ended(call_json, run_dir):
-    return lambda: call_json("status", run_dir)["phase"] == "ended"
-
-
-def driver_of(run_dir):
-    """Return the process that trains."""
-    record = SubmissionFolder(run=run_dir).read_record()
-    found = []
-
-    def look():
-        for child in psutil.Process(int(record.job_id)).children():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if "dtopk.cli" in child.cmdline():
-                    found.append(child)
-        return bool(found)
-
-    wait_until(look)
-    return found[0]
 
 
 @pytest.fixture
@@ -272,8 +224,8 @@ def test_runs_are_found_by_job_id_and_the_newest_without_one(
          "submit.job_script_prologue and job_extra_directives must hold no secrets, got one that "
          "sets 'API_TOKEN'."),
         (["--to", "local", "--set", "data.store=nowhere.zarr"], "nowhere.zarr"),
-        (["--to", "local", "--run-dir", "s3://bucket/run"],
-         "output.run_dir must be a folder on a file system"),
+        (["--to", "local", "--run-dir", "memory://bucket/run"],
+         "output.run_dir must be a folder, or an address in an object store that the job reaches"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_submitted_is_refused(call, job_path, arguments, message):

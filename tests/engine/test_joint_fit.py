@@ -1,5 +1,6 @@
 """Several models trained together end where each would have ended alone."""
 
+import signal
 import threading
 
 import numpy as np
@@ -240,8 +241,6 @@ def test_an_interrupt_ends_all_with_certificates():
     class Interrupt(Callback):
         def on_epoch(self, record, W):
             if record.epoch == 2:
-                import signal
-
                 signal.raise_signal(signal.SIGINT)
 
     given = candidates(PLAIN, C=(1.0, 2.0, 3.0))
@@ -253,6 +252,23 @@ def test_an_interrupt_ends_all_with_certificates():
     for result in found.values():
         assert result.stop_reason == "interrupted"
         assert 0 <= result.certificate.relative_gap < 1
+
+
+def test_an_interrupt_ends_a_model_that_is_trained_by_itself():
+    """Its fit is one within the fit of all."""
+    X, y = problem()
+
+    class Interrupt(Callback):
+        def on_epoch(self, record, W):
+            if record.epoch == 2:
+                signal.raise_signal(signal.SIGINT)
+
+    given = candidates(make_loss("truncated_topk_entropy", k=2), C=(1.0, 2.0))
+    found = fit_many(
+        ArrayRows(X, y, M), given, FitOptions(**vars_of(OPTIONS, tol=1e-12)),
+        callbacks=lambda each: [Interrupt()],
+    )  # fmt: skip
+    assert {name: result.stop_reason for name, result in found.items()} == {"0-1": "interrupted"}
 
 
 def test_an_error_in_one_ends_all(store):

@@ -520,6 +520,48 @@ def test_an_interrupt_keeps_what_is_done(store, make_sweep):
     assert again.n_trained == 9 - n_done
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_request_to_end_keeps_what_is_done_and_leaves_the_scores(store, make_sweep, number):
+    handler = signal.getsignal(number)
+    job = with_grid(make_sweep(), width=1)
+    watch = Watch(after=3, act=lambda: signal.raise_signal(number))
+    with pytest.raises(KeyboardInterrupt) as caught:
+        sweep(store, job, watcher=watch)
+    assert signal.getsignal(number) is handler
+    n_done = len(watch.done)
+    assert 3 <= n_done < 9
+    assert f"{n_done} of 9 models are done and kept" in caught.value.__notes__[0]
+    folder = Path(job.output.run_dir)
+    assert not (folder / "lock").exists()
+    assert not (folder / "sweep.json").exists()
+    again = sweep(store, job)
+    assert again.complete
+    assert again.n_trained == 9 - n_done
+
+
+def test_a_request_to_end_between_two_folds_begins_no_other(store, make_sweep):
+    job = with_grid(make_sweep(), folds=2)
+    watch = Watch(after=9, act=lambda: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(KeyboardInterrupt):
+        sweep(store, job, watcher=watch)
+    assert [name.rpartition("/")[2] for name in watch.done] == ["fold-1"] * 9
+    assert sweep(store, job).complete
+
+
+def test_a_request_to_end_while_models_are_scored_is_obeyed_at_once(store, make_sweep):
+    class Ask(SweepWatcher):
+        def on_rows(self, what, done, total):
+            signal.raise_signal(signal.SIGTERM)
+            pytest.fail("it went on")
+
+    job = make_sweep()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        sweep(store, job, watcher=Ask())
+    assert "9 of 9 models are done and kept" in caught.value.__notes__[0]
+    again = sweep(store, job)
+    assert (again.complete, again.n_trained) == (True, 0)
+
+
 def test_an_error_says_what_is_kept(store, make_sweep):
     def fail():
         raise RuntimeError("no more")

@@ -16,8 +16,8 @@ from dtopk.launch import ClusterError
 from dtopk.launch.submit import SubmissionFolder, SubmissionRecord, make_back_end
 from dtopk.launch.submit.back_end import ProgramError
 from dtopk.launch.submit.kubectl import Kubectl, NotThereError, explain
-from dtopk.launch.submit.kubernetes import describe_pods, read_state
 from dtopk.launch.submit.pod_logs import PodLogs, pick_new_lines
+from dtopk.launch.submit.pod_states import describe_pods, read_state
 
 ENDED = {"startedAt": "2026-12-01T10:00:00Z", "finishedAt": "2026-12-01T10:01:00Z"}
 

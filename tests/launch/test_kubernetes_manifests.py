@@ -44,10 +44,11 @@ def options(**changes):
     )  # fmt: skip
 
 
-def run(*, run_dir="/data/runs/first", job_toml="version = 1\n", **changes):
+def run(*, command="train", run_dir="/data/runs/first", job_toml="version = 1\n", **changes):
     return RunInPods(
-        name="dtopk-first", run_dir=run_dir, job_toml=job_toml, options=options(**changes)
-    )
+        name="dtopk-first", command=command, run_dir=run_dir, job_toml=job_toml,
+        options=options(**changes),
+    )  # fmt: skip
 
 
 def pods_of(manifest):
@@ -492,11 +493,12 @@ def run_driver(tmp_path):
     (programs / "sleep").write_text(f'#!/bin/sh\n[ "$1" = 5 ] || exec {sleep} "$@"\n')
     log = tmp_path / "log"
 
-    def run_driver(body, *, retries=2, asking=False):
+    def run_driver(body, *, retries=2, asking=False, command="train"):
         (programs / "dtopk").write_text(f'#!/bin/sh\necho "$@" >> {log}\n{body}\n')
         for program in programs.iterdir():
             program.chmod(0o755)
-        job = container(pods_of(make_dask_job(run(job_toml="x = 1\n", retries=retries)))["job"])
+        manifest = make_dask_job(run(command=command, job_toml="x = 1\n", retries=retries))
+        job = container(pods_of(manifest)["job"])
         environment = {
             "PATH": f"{programs}:/usr/bin:/bin", "TMPDIR": str(tmp_path), "DTOPK_JOB": "x = 1\n",
             "DASK_SCHEDULER_ADDRESS": "tcp://first-scheduler:8786", "LOG": str(log),
@@ -509,7 +511,7 @@ def run_driver(tmp_path):
                 time.sleep(0.02)
             process.send_signal(signal.SIGTERM)
         status = process.wait(timeout=30)
-        return status, [line for line in log.read_text().splitlines() if line.startswith("train")]
+        return status, [line for line in log.read_text().splitlines() if line.startswith(command)]
 
     return run_driver
 
@@ -520,6 +522,12 @@ def test_driver_trains_on_the_scheduler_of_the_operator(run_driver, tmp_path):
     assert call.endswith("--run-dir /data/runs/first --set cluster.kind=scheduler "
                          "--set cluster.scheduler=tcp://first-scheduler:8786")  # fmt: skip
     assert (tmp_path / "sent.toml").read_text() == "x = 1\n"
+
+
+def test_driver_of_a_sweep_sweeps_and_goes_on(run_driver):
+    status, calls = run_driver("exit 1", command="sweep")
+    assert (status, len(calls)) == (1, 3)
+    assert all(call.split()[0] == "sweep" for call in calls)
 
 
 def test_driver_that_fails_is_started_again_so_many_times(run_driver):

@@ -8,61 +8,26 @@ import importlib.util
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 
 from dtopk.cli import dtopk
 from dtopk.cli.output import run_and_report
-from dtopk.launch.submit import SubmissionFolder
 from dtopk.launch.submit.dask_job import name_dask_job
-from dtopk.model import load_model
-from dtopk.testing import make_features
-from dtopk_storage import create_store, open_dual
 from dtopk_storage.paths import as_path
+from tests.submitted_runs import EPOCHS, JOB, SubmittedRun, free_ports, write_store
 
 REPOSITORY = Path(__file__).parents[2]
 CLUSTER = REPOSITORY / "tests" / "kubernetes" / "cluster.sh"
 FOLDER = "DTOPK_TEST_KUBERNETES"
 PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
-N_ROWS = 4000
-EPOCHS = 16
-ENDS_S = 180.0
-"""Seconds in which a run of these must have ended, on a machine with other work."""
-
-JOB = f"""
-version = 1
-[data]
-store = "store.zarr"
-evaluate = []
-[model]
-C = 10.0
-[solver]
-tol = 1e-15
-dtype = "float64"
-max_epochs = {EPOCHS}
-[cluster]
-checkpoint_s = 0
-partitions = 4
-threads_per_partition = 1
-min_workers = 2
-wait_s = 60
-round_timeout_s = 10
-[tracking]
-mlflow = false
-[submit]
-image = "tests/dtopk:1"
-nodes = 2
-cores = 1
-memory = "1500MB"
-driver_memory = "500MB"
+KUBERNETES_JOB = f"""{JOB}image = "tests/dtopk:1"
 claim = "dtopk-data"
 warn_s = 60
 """
@@ -79,19 +44,6 @@ def missing():
     absent += [name for name in ("dask_kubernetes", "jsonschema", "kopf", "kubernetes")
                if importlib.util.find_spec(name) is None]  # fmt: skip
     return f"for a Kubernetes of its own, {', '.join(absent)} missing" if absent else ""
-
-
-def free_ports():
-    """Return the first of as many ports in a row as are taken, all of them free."""
-    for base in range(26443, 28443, 10):
-        try:
-            for port in range(base, base + 8):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return base
-    raise AssertionError("no ports are free")
 
 
 def cluster(verb, folder):
@@ -118,7 +70,7 @@ def bare_cluster():
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHON": sys.executable,
         "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'storage'}",
-        "KUBERNETES_TEST_PORT": str(free_ports()),
+        "KUBERNETES_TEST_PORT": str(free_ports(26443, 8)),
         "KUBECONFIG": f"{folder}/kubeconfig",
     }
     with pytest.MonkeyPatch.context() as patched:
@@ -137,18 +89,12 @@ def operator(bare_cluster):
     cluster("operator", bare_cluster)
 
 
-def write_store(path):
-    X, y = make_features(N_ROWS, 24, 8, seed=0)
-    with create_store(path, n_features=24, class_names=list("abcdefgh"), chunk_rows=500) as writer:
-        writer.append(X.astype(np.float32), y, split="train")
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """Make the folder that stands for the volume, with the store and the job."""
     folder = tmp_path_factory.mktemp("volume")
     write_store(folder / "store.zarr")
-    (folder / "job.toml").write_text(JOB.lstrip() + f'mount_path = "{folder}"\n')
+    (folder / "job.toml").write_text(KUBERNETES_JOB + f'mount_path = "{folder}"\n')
     return folder
 
 
@@ -184,34 +130,18 @@ def status_of(name):
     return found.strip()
 
 
-class Run:
-    """A run that was submitted."""
+class Run(SubmittedRun):
+    """A run that was submitted to Kubernetes."""
 
-    def __init__(self, path, here, call):
-        self.path = path
-        self.call = call
-        self.folder = SubmissionFolder(run=here)
-        self.job = self.folder.read_record().job_id
-
-    def status(self):
-        return json.loads(self.call("status", self.job, "--json"))
-
-    def wait(self, what, condition, seconds=ENDS_S):
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline:
-                self.call("logs", self.job, "--of", "all", "--follow")
-                logs = "\n".join(
-                    f"{path}:\n{path.read_text()[-3000:]}"
-                    for path in self.folder.path.glob("*.log")
-                )
-                pytest.fail(f"{what} did not come about: {self.status()}\n{logs}")
-            time.sleep(0.2)
+    ends_s = 180.0
+    poll_s = 0.2
 
     @property
-    def epoch(self):
-        state = self.path / "state" / "state.json"
-        return json.loads(state.read_text())["progress"]["epoch"] if state.exists() else 0
+    def name(self):
+        return self.job
+
+    def fetch_logs(self):
+        self.call("logs", self.job, "--of", "all")
 
     def wait_for_commit(self, after=0):
         self.wait("a commit", lambda: self.epoch > after and status_of(self.job) == "Running")
@@ -219,21 +149,6 @@ class Run:
     def pods(self, component):
         selector = f"dask.org/cluster-name={self.job},dask.org/component={component}"
         return json.loads(kubectl("get", "pods", "-l", selector, "-o", "json"))["items"]
-
-    def assert_same(self, here, epochs=EPOCHS):
-        """Hold weights and duals to those of the run in this process, bit by bit."""
-        path = as_path(self.path, name="run folder")
-        models = [load_model(each) for each in (here, path)]
-        np.testing.assert_array_equal(models[1].W, models[0].W)
-        duals = [open_dual(each / "dual").read(0, N_ROWS) for each in (here, path)]
-        np.testing.assert_array_equal(duals[1], duals[0])
-        result = json.loads((path / "result.json").read_text(encoding="utf-8"))
-        assert (result["epochs"], result["stop_reason"]) == (epochs, "max_epochs")
-
-    @property
-    def log(self):
-        self.call("logs", self.job)
-        return (self.folder.path / "run.log").read_text()
 
 
 @pytest.fixture

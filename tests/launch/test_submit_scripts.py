@@ -26,6 +26,8 @@ needs_jobqueue = pytest.mark.skipif(
     importlib.util.find_spec("dask_jobqueue") is None, reason="dask-jobqueue is not installed"
 )
 """Without loading it, which takes over Ctrl-C of the process."""
+FAR = {"run_dir": "s3://bucket/runs/a run"}
+"""What is said of a submission whose run folder is in an object store."""
 ODD = 'it\'s a $HOME & "my" run'
 """A name that a shell reads in ways of its own."""
 
@@ -40,14 +42,19 @@ def options(**changes):
     )  # fmt: skip
 
 
-def submission(run="/runs/first", *, log_dir=None, tls=(), python="/opt/py/bin/python", **changes):
+def submission(
+    run="/runs/first", *, log_dir=None, tls=(), python="/opt/py/bin/python", command="train",
+    run_dir="", **changes,
+):  # fmt: skip
     folder = SubmissionFolder(run=Path(run))
     return Submission(
         folder=folder,
         options=options(**changes),
         log_dir=Path(log_dir or folder.path),
         name="dtopk-first",
-        state_file=f"{run}/state/state.json",
+        command=command,
+        run_dir=run_dir,
+        commits="" if run_dir else f"{run}/{'settings' if command == 'sweep' else 'state'}",
         tls=tls,
         python=python,
     )
@@ -109,6 +116,27 @@ def test_slurm_run_trains_on_the_scheduler_of_its_job():
     assert words[:6] == ["$python", "-m", "dtopk.cli", "train", "$place/job.toml", "--run-dir"]
     assert "cluster.scheduler=$scheduler_file" in words
     assert "scheduler_file=$place/scheduler-$SLURM_JOB_ID.json" in commands(script)
+
+
+@pytest.mark.parametrize("back_end", [name for name in BACK_ENDS if name != "kubernetes"])
+def test_sweep_is_what_the_script_of_one_runs(back_end):
+    form = "nodes" if back_end in ("slurm", "local") else "workers"
+    script = make(back_end).make_script(submission(command="sweep", form=form))
+    words = words_of(script, "dtopk.cli sweep")
+    assert words[:6] == ["$python", "-m", "dtopk.cli", "sweep", "$place/job.toml", "--run-dir"]
+    assert ("cluster.scheduler=$scheduler_file" in words) == (back_end != "local")
+    assert "dtopk.cli train" not in script
+
+
+@pytest.mark.parametrize("back_end", [name for name in BACK_ENDS if name != "kubernetes"])
+def test_run_in_an_object_store_has_its_files_where_the_script_is(back_end, tmp_path):
+    form = "nodes" if back_end in ("slurm", "local") else "workers"
+    script = make(back_end).make_script(submission(tmp_path / "a run", form=form, **FAR))
+    for name, value in (("run", FAR["run_dir"]), ("place", f"{tmp_path}/a run/submission")):
+        assert f"{name}={shlex.quote(value)}" in commands(script)
+    assert ("sleep 75" in script) == (back_end != "local")
+    checked = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True)
+    assert checked.stderr == ""
 
 
 def test_processes_listen_to_their_own_machine_where_no_interface_is_named():
@@ -322,23 +350,28 @@ def run_script(tmp_path):
     """Run a script of SLURM with programs that only tell what they were called for."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    calls = tmp_path / "calls"
+    calls, slept = tmp_path / "calls", tmp_path / "slept"
     fakes = {
         "scontrol": f'echo "$@" >> {calls}; [ "$1" != show ] || echo n1',
         "squeue": 'echo "${FAKE_STATE:-RUNNING}"',
         "srun": "/bin/sleep 0.2",
-        "sleep": ":",
-        # The run, and the scheduler, which ends by SIGHUP.
-        "python": 'case "$*" in *train*) [ -z "${FAKE_COMMIT:-}" ] || touch "$FAKE_COMMIT"; '
-        f'exec {shlex.quote(sys.executable)} -c "$FAKE_RUN";; *) exec /bin/sleep 60;; esac',
+        "sleep": f'echo "$@" >> {slept}',
+        # The run, the question for commits, and the scheduler, which ends by SIGHUP.
+        "python": 'case "$*" in *train*|*sweep*) '
+        '[ -z "${FAKE_COMMIT:-}" ] || touch "$FAKE_COMMIT"; '
+        f'exec {shlex.quote(sys.executable)} -c "$FAKE_RUN";; '
+        '*committed*) exit "${FAKE_ANSWER:-1}";; *) exec /bin/sleep 60;; esac',
     }
     for name, body in fakes.items():
         (programs / name).write_text(f"#!/bin/bash\n{body}\n")
         (programs / name).chmod(0o755)
 
-    def run_script(program, *, before="", **variables):
+    def run_script(program, *, before="", submitted=(), **variables):
         run = tmp_path / "a run"
-        made = submission(run, python=str(programs / "python"), nodes=1, interface="", retries=2)
+        made = submission(
+            run, python=str(programs / "python"), nodes=1, interface="", retries=2,
+            **dict(submitted),
+        )  # fmt: skip
         made.folder.create()
         made.folder.script.write_text(make("slurm").make_script(made))
         environment = {"PATH": f"{programs}:/usr/bin:/bin", "SLURM_JOB_ID": "42",
@@ -385,6 +418,54 @@ def test_commits_between_failures_count_the_failures_anew(run_script, tmp_path):
     state.parent.mkdir(parents=True)
     results = [run_script("raise SystemExit(1)", FAKE_COMMIT=str(state))[1] for _ in range(4)]
     assert results == [True] * 4
+
+
+def test_models_of_a_sweep_count_as_commits(run_script, tmp_path):
+    result = tmp_path / "a run" / "settings" / "softmax-C1" / "result.json"
+    result.parent.mkdir(parents=True)
+    run = ("raise SystemExit(1)",)
+    sweep = {"command": "sweep"}
+    results = [run_script(*run, submitted=sweep, FAKE_COMMIT=str(result))[1] for _ in range(4)]
+    assert results == [True] * 4
+    assert [run_script(*run, submitted=sweep)[1] for _ in range(2)] == [True, False]
+
+
+@pytest.mark.parametrize(("answer", "expected"), [("0", [True] * 4), ("1", [True, True, False])])
+def test_run_that_commits_to_an_object_store_is_asked_for_commits(run_script, answer, expected):
+    results = [
+        run_script("raise SystemExit(1)", submitted=FAR, FAKE_ANSWER=answer)[1] for _ in expected
+    ]
+    assert results == expected
+
+
+@pytest.mark.parametrize(
+    ("program", "waits"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", True),
+        ("import os; os.kill(os.getpid(), 15)", True),
+        ("raise SystemExit(130)", False),
+        ("raise SystemExit(1)", False),
+    ],
+)
+def test_lock_that_a_killed_run_has_left_in_an_object_store_goes_out_before_the_next(
+    run_script, tmp_path, program, waits
+):
+    """One that has ended by itself has deleted its lock."""
+    slept = tmp_path / "slept"
+    run_script(program, submitted=FAR)
+    assert "75" not in slept.read_text().split()
+    run_script("", submitted=FAR)
+    assert ("75" in slept.read_text().split()) == waits
+    # So it is where the script was killed too, and noted no end.
+    place = tmp_path / "a run" / "submission"
+    slept.write_text("")
+    with (place / "attempts.log").open("a") as file:
+        file.write("begin 1700000000 n1\n")
+    run_script("", submitted=FAR)
+    assert "75" in slept.read_text().split()
+    slept.write_text("")
+    run_script("", submitted=FAR)
+    assert "75" not in slept.read_text().split()
 
 
 def test_job_that_slurm_has_cancelled_or_put_back_is_left_alone(run_script):

@@ -1,4 +1,4 @@
-"""Submit a run to a batch system, and find out what has become of it.
+"""Submit a run or a sweep to a batch system, and find out what has become of it.
 
 A back end is a module of this package with one class, a line in the table below, and nothing else.
 """
@@ -11,6 +11,7 @@ from dtopk.launch.submit.options import SubmitOptions
 from dtopk.launch.submit.record import (
     SUBMISSION,
     Attempt,
+    Command,
     SubmissionFolder,
     SubmissionRecord,
     find_submissions,
@@ -22,6 +23,7 @@ __all__ = [
     "SUBMISSION",
     "Attempt",
     "BackEnd",
+    "Command",
     "JobState",
     "Submission",
     "SubmissionFolder",

@@ -13,7 +13,13 @@ from typing import ClassVar, Literal
 
 from dtopk.launch.errors import ClusterError
 from dtopk.launch.submit.options import SubmitOptions
-from dtopk.launch.submit.record import Attempt, SubmissionFolder, SubmissionRecord
+from dtopk.launch.submit.record import (
+    Attempt,
+    Command,
+    SubmissionFolder,
+    SubmissionRecord,
+    name_work,
+)
 
 Phase = Literal["waiting", "running", "ended", "unknown"]
 _COMMAND_S = 60.0
@@ -32,18 +38,26 @@ class Submission:
     """Folder of the logs."""
     name: str
     """What the job is called in the queue."""
-    state_file: str = ""
-    """The file that changes with every commit of the run; empty: it is not on a file system."""
+    command: Command = "train"
+    """What is submitted."""
+    commits: str = ""
+    """Folder in which each commit makes a state.json or result.json, or makes it anew; empty: it is
+    not on a file system."""
     tls: tuple[str, ...] = ()
     """Paths of the authority's certificate, the certificate and its key; empty: no TLS."""
     python: str = field(default_factory=lambda: sys.executable)
     """The interpreter, which must be there on the nodes."""
     run_dir: str = ""
-    """The run folder as the run itself sees it, where that is not `folder`."""
+    """The run folder as the run itself sees it, where that is not in `folder`."""
     job_toml: str = ""
     """The text of the job file, where the run does not see `folder`."""
     number: int = 1
     """Of the submission, among those of its run."""
+
+    @property
+    def work(self) -> str:
+        """What is submitted, in a word for messages."""
+        return name_work(self.command)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +197,8 @@ class BackEnd(abc.ABC):
             job_id=job_id,
             host=socket.gethostname(),
             process_began=process_began,
-            run_dir=str(submission.folder.run),
+            run_dir=submission.run_dir or str(submission.folder.run),
+            command=submission.command,
             log_dir=str(submission.log_dir),
             form=options.form if self.needs else "",
             dashboard_port=options.dashboard_port if self.needs else 0,

@@ -1,7 +1,8 @@
 """The manifest of a run on Kubernetes: a DaskJob, which the Dask operator makes pods of.
 
-The operator starts a scheduler, workers, and a pod that runs `dtopk train`, and ends the first two
-with it. The manifest is all that is sent: the job file goes with it as a variable of the driver.
+The operator starts a scheduler, workers, and a pod that runs `dtopk train` or `dtopk sweep`, and
+ends the first two with it. The manifest is all that is sent: the job file goes with it as a
+variable of the driver.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from dtopk.launch.submit.options import SubmitOptions
+from dtopk.launch.submit.record import Command
 from dtopk.launch.workers import THREADS_RESOURCE
 
 KIND = "DaskJob"
@@ -88,6 +90,8 @@ class RunInPods:
 
     name: str
     """Of the DaskJob."""
+    command: Command
+    """Of the driver."""
     run_dir: str
     """The run folder as the pods see it."""
     job_toml: str
@@ -168,10 +172,11 @@ _Dumper.add_representer(str, _represent_text)
 
 def _make_driver(run: RunInPods) -> dict[str, Any]:
     options = run.options
+    script = _DRIVER_SCRIPT.replace("dtopk train", f"dtopk {run.command}")
     container = {
         "name": "job",
         "image": options.image,
-        "command": ["sh", "-c", _DRIVER_SCRIPT, "dtopk", _escape(run.run_dir)],
+        "command": ["sh", "-c", script, "dtopk", _escape(run.run_dir)],
         "args": [str(options.retries)],
         "env": [{"name": "DTOPK_JOB", "value": _escape(run.job_toml)}],
         **_make_sources(options),

@@ -30,8 +30,10 @@ class Local(BackEnd):
 
     def make_script(self, submission: Submission) -> str:
         """Write the script: the run, and what is noted of it."""
-        head = make_head(submission, [])
-        return join_parts([*head, make_begin(), *make_run(), 'exit "$status"'])
+        begin = make_begin(submission, may_move=False)
+        return join_parts(
+            [*make_head(submission, []), begin, *make_run(submission), 'exit "$status"']
+        )
 
     def send(self, submission: Submission) -> SubmissionRecord:
         """Start the script in a session of its own."""

@@ -9,12 +9,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import Literal, get_args
 
 from dtopk.atomic import write_text
 from dtopk_storage.json_files import parse_record
 
 SUBMISSION = "submission"
 """Name of the submission's folder in that of the run."""
+
+Command = Literal["train", "sweep"]
+"""The command that is submitted."""
+
+
+def name_work(command: str) -> str:
+    """Name what a command does, for messages: a run, or a sweep."""
+    return "sweep" if command == "sweep" else "run"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +37,7 @@ class Attempt:
     ended: float | None = None
     """Seconds since 1970; None: it has not, or was killed with its script."""
     status: int | None = None
-    """Exit status of `dtopk train`; above 128: the signal that ended it, added to 128."""
+    """Exit status of the command; above 128: the signal that ended it, added to 128."""
     why: str = ""
     """Why the run was asked to stop, 'asked' or 'cancelled'; empty: it was not."""
 
@@ -46,7 +55,7 @@ class SubmissionRecord:
     process_began: float = 0.0
     """When the process of a local one began, which tells it from later ones of the same id."""
     run_dir: str
-    """The run folder, as the run sees it."""
+    """The run folder, or that of the sweep, as the run sees it: a path or an address."""
     log_dir: str
     """Folder of the logs."""
     form: str = ""
@@ -63,6 +72,24 @@ class SubmissionRecord:
     """Context of the kubeconfig, of a run on Kubernetes."""
     namespace: str = ""
     """Namespace of a run on Kubernetes."""
+    command: str = "train"
+    """What was submitted: 'train' or 'sweep'."""
+
+    def __post_init__(self) -> None:
+        if self.command not in get_args(Command):
+            raise ValueError(
+                f"'command' must be one of {list(get_args(Command))}, got {self.command!r}"
+            )
+
+    @property
+    def work(self) -> str:
+        """What was submitted, in a word for messages."""
+        return name_work(self.command)
+
+    @property
+    def is_far(self) -> bool:
+        """Whether the run folder is in an object store."""
+        return "://" in self.run_dir
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +97,8 @@ class SubmissionFolder:
     """The folder of a submission, within that of its run."""
 
     run: Path
-    """The run folder, or that of the same name for a run whose folder this machine does not see."""
+    """The run folder, or a folder of its name for one that is in an object store, or that this
+    machine does not see."""
 
     @property
     def path(self) -> Path:

@@ -39,8 +39,25 @@ wait_for_driver() {
 }
 """.strip()
 
+_CHECK = r"""
+[ -w "$place" ] || { echo "the folder is gone, or not to be written to: $place" >&2; exit 2; }
+""".strip()
+
+_GO_TO_FOLDERS = r"""
+# There MLflow has its file, where the job names no server.
+cd "$place/../.."
+""".strip()
+
+# A lock lasts 60 s from the last sign of life, by clocks that differ a little.
+_LET_LOCK_GO_OUT = r"""
+# A run that was killed with its processes has left its lock in the object store: it goes out.
+tail -n 1 "$place/attempts.log" 2> /dev/null | {
+    read -r word _ ended _
+    [ "$word" = begin ] || { [ "${ended:-0}" -gt 128 ] && [ "$ended" -ne 130 ]; }
+} && { sleep 75 & wait $!; }
+""".strip()
+
 _BEGIN = r"""
-[ -w "$place" ] || { echo "the run folder is gone, or not to be written to: $run" >&2; exit 2; }
 note begin "$(date +%s)" "$(hostname)"
 touch "$place/started"
 """.strip()
@@ -62,6 +79,17 @@ rm -f "$scheduler_file"
 scheduler=$!
 """.strip()
 
+_LOOK_FOR_COMMITS = r"""
+progress=0
+[ -z "$(find "$commits" \( -name state.json -o -name result.json \) -newer "$place/started" \
+    2> /dev/null)" ] || progress=1
+""".strip()
+
+_ASK_FOR_COMMITS = r"""
+progress=0
+! "$python" -m dtopk.cli.committed "$place" || progress=1
+""".strip()
+
 END_OF_WORKER_JOBS = r"""
 # The jobs of the workers are cancelled.
 kill -HUP "$scheduler" 2> /dev/null
@@ -69,7 +97,7 @@ wait "$scheduler"
 """.strip()
 
 ON_WORKERS = ("--set cluster.kind=scheduler", '--set cluster.scheduler="$scheduler_file"')
-"""Options of `dtopk train`, for workers of a scheduler that the script has started."""
+"""Options of the command, for workers of a scheduler that the script has started."""
 
 
 def quote_directive(value: str, what: str) -> str:
@@ -142,11 +170,11 @@ def make_head(submission: Submission, directives: Sequence[str]) -> list[str]:
     """
     folder = submission.folder
     variables = {
-        "run": folder.run,
+        "run": submission.run_dir or folder.run,
         "place": folder.path,
         "logs": submission.log_dir,
         "python": submission.python,
-        "state": submission.state_file,
+        "commits": submission.commits,
     }
     lines = [f"{name}={shlex.quote(str(value))}" for name, value in variables.items()]
     settings = ["set -u", "# What the run writes is nobody else's to change.", "umask o-w"]
@@ -156,25 +184,39 @@ def make_head(submission: Submission, directives: Sequence[str]) -> list[str]:
     return [*parts, _FUNCTIONS]
 
 
-def make_run(*settings: str) -> list[str]:
+def make_run(submission: Submission, *settings: str) -> list[str]:
     """Write how the run is started and waited for.
 
     Parameters
     ----------
+    submission : Submission
     *settings : str
-        Lines of shell, each an option of `dtopk train`.
+        Lines of shell, each an option of the command.
     """
     command = [
-        '"$python" -m dtopk.cli train "$place/job.toml" --run-dir "$run"',
+        f'"$python" -m dtopk.cli {submission.command} "$place/job.toml" --run-dir "$run"',
         *settings,
         '>> "$logs/run.log" 2>&1 < /dev/null &',
     ]
     return [" \\\n    ".join(command) + "\n" + _END]
 
 
-def make_begin() -> str:
-    """Write how the start is noted."""
-    return _BEGIN
+def make_begin(submission: Submission, *, may_move: bool = True) -> str:
+    """Write what is seen to before the start, and how it is noted.
+
+    Parameters
+    ----------
+    submission : Submission
+    may_move : bool
+        Whether a later start may be on another machine, which does not see that a process is gone.
+    """
+    far = [_GO_TO_FOLDERS, *([_LET_LOCK_GO_OUT] if may_move else [])] if submission.run_dir else []
+    return "\n".join([_CHECK, *far, _BEGIN])
+
+
+def make_progress_check(submission: Submission) -> str:
+    """Write how it is found out whether there was a commit since the start."""
+    return _LOOK_FOR_COMMITS if submission.commits else _ASK_FOR_COMMITS
 
 
 def make_driver_script(submission: Submission, directives: Sequence[str], job_id: str) -> str:
@@ -191,9 +233,9 @@ def make_driver_script(submission: Submission, directives: Sequence[str], job_id
     return join_parts(
         [
             *make_head(submission, directives),
-            make_begin(),
+            make_begin(submission),
             make_keeper(f'"$place"/scheduler-{job_id}.json'),
-            *make_run(*ON_WORKERS),
+            *make_run(submission, *ON_WORKERS),
             END_OF_WORKER_JOBS,
             'exit "$status"',
         ]

@@ -16,6 +16,7 @@ from dtopk.launch.submit.script import (
     make_driver_script,
     make_head,
     make_keeper,
+    make_progress_check,
     make_run,
     quote_directive,
     quote_log,
@@ -90,13 +91,12 @@ if [ "$status" -eq 0 ] || [ "$status" -eq 2 ] || [ "$why" = cancelled ]; then
     exit "$status"
 fi
 failures=$(cat "$place/failures" 2> /dev/null || echo 0)
-progress=1
-[ -z "$state" ] || [ "$state" -nt "$place/started" ] || progress=0
+{progress_check}
 [ "$progress" -eq 0 ] || failures=0
 [ "$why$progress" = asked1 ] || failures=$((failures + 1))
 echo "$failures" > "$place/failures"
 if [ "$failures" -gt {retries} ]; then
-    echo "the run has failed $failures times in a row without a commit: it is not started again."
+    echo "the {work} has failed $failures times in a row without a commit: it is not started again."
     exit "$status"
 fi
 # A job that SLURM has cancelled, or put back itself, is not ours to start again.
@@ -129,10 +129,14 @@ class Slurm(BackEnd):
         is_one_job = submission.options.form == "nodes"
         directives = _make_directives(submission)
         keeper = make_keeper('"$place/scheduler-$SLURM_JOB_ID.json"')
-        begin = [make_begin(), *(_start_nodes(submission) if is_one_job else [keeper])]
-        run = make_run(*ON_WORKERS)
+        begin = [make_begin(submission), *(_start_nodes(submission) if is_one_job else [keeper])]
+        run = make_run(submission, *ON_WORKERS)
         end = _END_NODES if is_one_job else END_OF_WORKER_JOBS
-        requeue = _REQUEUE.format(retries=submission.options.retries)
+        requeue = _REQUEUE.format(
+            progress_check=make_progress_check(submission),
+            retries=submission.options.retries,
+            work=submission.work,
+        )
         return join_parts([*make_head(submission, directives), *begin, *run, end, requeue])
 
     def prepare(self, submission: Submission) -> None:
