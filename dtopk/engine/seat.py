@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import psutil
+from dask.typing import Key
 from distributed import Worker
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
@@ -59,11 +60,11 @@ class Seat:
     ----------
     owner : SeatOwner
     spec : MemberSpec
-    key : str
-        Name of the task that makes it.
+    key : str or tuple
+        Name of the task that makes it, as Dask has it.
     """
 
-    def __init__(self, owner: SeatOwner, spec: MemberSpec, key: str) -> None:
+    def __init__(self, owner: SeatOwner, spec: MemberSpec, key: Key) -> None:
         self.worker = owner.worker
         self.spec = spec
         self.member: Member | None = None

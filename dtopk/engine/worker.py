@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from dask.typing import Key
 from distributed import Worker, get_worker
 from distributed.protocol.serialize import to_serialize
 from numpy.typing import NDArray
@@ -39,7 +40,7 @@ def join(spec: MemberSpec) -> Reply:
     """
     worker = get_worker()
     members = WorkerMembers.of(worker)
-    return members.join(spec, str(worker.get_current_task()))
+    return members.join(spec, worker.get_current_task())
 
 
 def call_member(session: str, number: int, method: str, arguments: bytes) -> Reply:
@@ -87,13 +88,13 @@ class WorkerMembers:
         assert isinstance(found, WorkerMembers)
         return found
 
-    def join(self, spec: MemberSpec, key: str) -> Reply:
+    def join(self, spec: MemberSpec, key: Key) -> Reply:
         """See :func:`join`.
 
         Parameters
         ----------
         spec : MemberSpec
-        key : str
+        key : str or tuple
             Name of the task.
         """
         self.hear(spec.run, spec.session, "renew")

@@ -145,6 +145,33 @@ def test_stopped_worker_is_left_out_and_does_no_harm_when_it_comes_back(
         wait_until(lambda: count_members(client) == 0, 60)
 
 
+def test_member_that_is_held_stays_and_one_that_is_not_goes(rows, tmp_path):
+    def hurry(dask_worker):
+        import dtopk.engine.seat
+
+        dtopk.engine.seat._UNCLAIMED_S = 0.5
+
+    def sessions(client):
+        def look(dask_worker):
+            return list(dask_worker.extensions["dtopk"].seats)
+
+        return client.run(look)
+
+    seen = []
+
+    class Pause(Callback):
+        def on_epoch(self, record, W):
+            seen.append(sessions(client))
+            time.sleep(4 if record.epoch == 1 else 0)
+
+    with cluster(1, 1) as client:
+        client.run(hurry)
+        train_there(client, rows, SOFTMAX, tmp_path / "there", callbacks=[Pause()])
+        wait_until(lambda: count_members(client) == 0)
+    assert len(seen) > 2
+    assert all(each == seen[0] for each in seen)
+
+
 def test_worker_whose_work_does_not_go_on_is_left_out(rows, tmp_path, resumed, caplog, monkeypatch):
     def hang(dask_worker):
         # A read that does not come back, while the worker itself answers as ever.
