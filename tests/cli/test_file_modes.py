@@ -32,6 +32,7 @@ def list_modes(folder):
     return {path: stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
 
 
+@pytest.mark.slow
 def test_what_commands_make_has_the_modes_of_the_umask(call, source, tmp_path, monkeypatch, mask):
     """Shared folders need 002, and others 022 or less: none is made wider or narrower."""
     made = tmp_path / "made"
