@@ -12,10 +12,11 @@ TRAIN_ARGS ?=
 PYTEST_ARGS ?=
 TEST_PROCESSES ?= 2
 DRILL_ARGS ?= --short
+PIP_AUDIT ?= pip-audit>=2.7,<3
 FAULTS_ARGS ?= --place disk --schedules 50
 
 .DEFAULT_GOAL := help
-.PHONY: help train test drill faults bench lint wheel format dev constraints clean
+.PHONY: help train test drill faults bench lint wheel format dev constraints audit clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +61,11 @@ constraints: build/fresh-venv/pyvenv.cfg ## write constraints.txt anew, from the
 	{ grep '^#' constraints.txt; LC_ALL=C sort -f build/freeze.txt; } > build/constraints.txt
 	mv build/constraints.txt constraints.txt
 	rm -rf build/fresh-venv
+
+# With --strict, packages that no advisories can be had of fail it; else all would pass unseen.
+audit: build/audit-venv/pyvenv.cfg ## look for known vulnerabilities in the versions of constraints.txt (asks pypi.org)
+	build/audit-venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input "$(PIP_AUDIT)"
+	build/audit-venv/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r constraints.txt
 
 clean: ## remove the environment, caches and build/ (runs/ and the tracking store stay)
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

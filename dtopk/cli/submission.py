@@ -16,7 +16,7 @@ from dtopk.launch.submit import (
     find_submissions,
     make_back_end,
 )
-from dtopk_storage.addresses import redact
+from dtopk_storage.addresses import check_address, has_credentials, redact
 from dtopk_storage.json_files import parse_object
 
 if TYPE_CHECKING:
@@ -38,8 +38,10 @@ def find_submission(run: str) -> SubmissionFolder:
     Raises
     ------
     ValueError
-        If there is none.
+        If there is none, or an address carries credentials.
     """
+    if has_credentials(run):
+        check_address(run, name="run folder")
     folder = SubmissionFolder(run=Path(run).absolute())
     if run and folder.record.is_file():
         return folder

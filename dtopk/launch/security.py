@@ -119,9 +119,10 @@ async def exchange_certificates(address: str, security: Security) -> None:
                 await writer.wait_closed()
     except ssl.SSLError as error:
         if "ALERT" in (error.reason or ""):
+            shown = security.get_tls_config_for_role("client")["cert"]
             raise ClusterError(
                 f"tls_cert must be a certificate that the scheduler at {address!r} takes, got "
-                f"{security.tls_client_cert!r}, and it answers: {describe_error(error)}."
+                f"{shown!r}, and it answers: {describe_error(error)}."
             ) from error
         raise ClusterError(
             f"scheduler must speak TLS at {address!r}, with a certificate that the authority of "

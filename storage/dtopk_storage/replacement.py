@@ -41,6 +41,6 @@ def restore_replaced(path: AnyPath) -> None:
         Where the store was; nothing is done where something stands.
     """
     for left in find_replaced(path)[:1]:
-        left.rename(path)
+        left.rename(str(path))
         sync_folder(left.parent)
         sync_folder(left.parent.parent)

@@ -14,6 +14,7 @@ import numpy as np
 from dtopk.job.run_folder import RunFolder
 from dtopk_storage import RunState, open_store
 from dtopk_storage.paths import AnyPath
+from dtopk_storage.replacement import WORK_SUFFIX, find_replaced
 from tests.faults.formulas import check_certificate, check_sweep, check_weights_of_state
 from tests.faults.operations import RUN, STORE, Operation, Place
 
@@ -62,12 +63,14 @@ def names_damage(message: str, damaged: dict[str, AnyPath]) -> bool:
     damaged : dict of str to path
     """
     for path in damaged.values():
-        parts = str(path).split("/")
+        # A store that was being made is in its place when its damage is found.
+        name = str(path).replace(f"/{STORE}{WORK_SUFFIX}/store/", f"/{STORE}/")
+        parts = name.split("/")
         if "c" in parts:
             place = len(parts) - 1 - parts[::-1].index("c")
             if f"chunk {parts[place + 1]} " in message and "/".join(parts[:place]) in message:
                 return True
-        if str(path) in message:
+        if str(path) in message or name in message:
             return True
     return False
 
@@ -312,7 +315,10 @@ def check_meanwhile(
             if now.get(name) != body
         ]
     if operation.leaves == "store":
-        return check_store(place.out / STORE, was_damaged=was_damaged)
+        path = place.out / STORE
+        if operation.before and not (path / "zarr.json").is_file() and not find_replaced(path):
+            return ["lost commit: neither the earlier store nor the new one is there"]
+        return check_store(path, was_damaged=was_damaged)
     if operation.leaves == "predictions":
         whole = {name for name in reference if name.partition("/")[0] == operation.target}
         files = place.read_all()
