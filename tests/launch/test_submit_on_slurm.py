@@ -273,6 +273,8 @@ def test_run_in_an_object_store_goes_on_after_its_driver_is_killed(
     run.wait_for_end()
     run.assert_same(here)
     assert run.status()["restarts"] == 1
-    assert len(list(run.folder.path.glob("scheduler-*.json"))) == 1
-    # Nothing of the submission is in the store.
+    # The lock of the first was left to go out, and nothing of the submission is in the store.
+    first, second = run.folder.read_attempts()
+    assert second.began - first.ended >= 75
+    assert (run.folder.path / "scheduler.log").is_file()
     assert not (run.path / "submission").is_dir()
