@@ -68,7 +68,7 @@ def submit(
     job_path: str, target: str, overrides: tuple[str, ...], run_dir: str, dry_run: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
-    r"""Train as a job file says, in a batch system, on Kubernetes, or in this machine's background.
+    """Train as a job file says, in a batch system, on Kubernetes, or in this machine's background.
 
     A job with a section [sweep] is a sweep: its models are trained there, one after the other on
     the workers of the batch job, and the best are chosen.
@@ -85,7 +85,7 @@ def submit(
       dtopk submit job.toml --to slurm --set submit.nodes=4 --dry-run
       dtopk submit sweep.toml --to slurm --run-dir runs/sweep
       dtopk status runs/first
-    """
+    """  # noqa: D301 (click wants the character itself)
     back_end = make_back_end(target)
     job = load_any_job(job_path, overrides, run_dir=run_dir)
     job = (_prepare_far_job if back_end.is_elsewhere else _prepare_job)(job, back_end)

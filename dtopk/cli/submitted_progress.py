@@ -10,7 +10,8 @@ from dtopk.job.files import load_any_job
 from dtopk.job.names import list_settings
 from dtopk.job.run_folder import RunFolder
 from dtopk.job.sweep_config import SweepJob
-from dtopk.job.sweep_folder import SweepFolder, Unit, list_units
+from dtopk.job.sweep_folder import SweepFolder
+from dtopk.job.sweep_units import Unit, list_units
 from dtopk.job.verification import read_result
 from dtopk.launch.submit import SubmissionFolder, SubmissionRecord, make_back_end
 from dtopk_storage.paths import AnyPath, as_path

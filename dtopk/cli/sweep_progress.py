@@ -12,7 +12,7 @@ from rich.table import Column
 
 from dtopk.cli.output import tell, telling_above
 from dtopk.engine import Callback, EpochRecord, FitInfo
-from dtopk.job.sweep_folder import Unit, UnitResult
+from dtopk.job.sweep_units import Unit, UnitResult
 from dtopk.job.sweeping import SweepWatcher
 
 _LINE_INTERVAL_S = 5.0

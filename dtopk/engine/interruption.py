@@ -107,13 +107,15 @@ class Interruption:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.requested and number != signal.SIGINT:
-            return
-        if self.requested:
-            raise KeyboardInterrupt
+        before = self.requested
         self._is_requested = True
-        if isinstance(self._outer, EndRequests) and number != signal.SIGINT:
-            self._outer.came = True
+        if number != signal.SIGINT:
+            if isinstance(self._outer, EndRequests):
+                self._outer.came = True
+            if before:
+                return
+        elif before:
+            raise KeyboardInterrupt
         logger.warning(
             "Interrupted: training stops here; what was reached is kept, with its gap. "
             "Press Ctrl-C%s to leave at once.",

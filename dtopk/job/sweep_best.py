@@ -11,10 +11,11 @@ from dtopk.engine.memory import free_memory
 from dtopk.job.calibration import keep_calibration
 from dtopk.job.run_folder import RunFolder
 from dtopk.job.sweep_config import Setting
-from dtopk.job.sweep_folder import Unit, UnitResult, make_folder
+from dtopk.job.sweep_folder import make_folder
 from dtopk.job.sweep_plan import SweepPlan
 from dtopk.job.sweep_result import BestSetting, LossResult, SettingResult, find_best
 from dtopk.job.sweep_scoring import measure, measure_split, score_models
+from dtopk.job.sweep_units import Unit, UnitResult
 from dtopk.model import Model
 from dtopk_storage.paths import delete_tree
 

@@ -4,7 +4,6 @@ import csv
 import dataclasses
 import io
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -16,7 +15,8 @@ from dtopk.engine import EpochRecord, FitResult
 from dtopk.job.files import flatten_job, load_sweep
 from dtopk.job.names import list_settings
 from dtopk.job.run_folder import Checkpoint, RunFolder, RunRecord, read_checkpoint, read_object
-from dtopk.job.sweep_config import Setting, SweepJob, values_key
+from dtopk.job.sweep_config import SweepJob, values_key
+from dtopk.job.sweep_units import Unit, UnitResult
 from dtopk.model import Model, load_model
 from dtopk_storage import CheckpointError, RunState, open_run_state
 from dtopk_storage.json_files import parse_object, parse_record
@@ -33,81 +33,6 @@ _FREE_KEYS = frozenset(
     }
 )  # fmt: skip
 _FREE_SECTIONS = frozenset({"resources", "cluster", "submit", "tracking"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unit:
-    """One training of a sweep: a setting, on all rows, without a fold, or anew."""
-
-    setting: Setting
-    """What is trained."""
-    fold: int = 0
-    """The fold that is held out, from 1; 0: none."""
-    refit: bool = False
-    """Whether it is the training of the best setting on all rows that there are."""
-
-    @property
-    def name(self) -> str:
-        """Name of its folder, below that of the settings."""
-        part = "/refit" if self.refit else f"/fold-{self.fold}" if self.fold else ""
-        return f"{self.setting.name}{part}"
-
-    def describe(self) -> str:
-        """Describe it in words."""
-        part = ", trained anew" if self.refit else f", fold {self.fold}" if self.fold else ""
-        return f"{self.setting.describe()}{part}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnitResult:
-    """What one training came to, as its file says."""
-
-    solver: str
-    """Name of the solver."""
-    stop_reason: str
-    """'tolerance', 'max_epochs' or 'time_limit'."""
-    epochs: int
-    """Passes over the training rows."""
-    seconds: float
-    """From the start to the certificate, while others were trained at the same time."""
-    primal: float
-    """Primal objective."""
-    dual: float
-    """Dual objective."""
-    duality_gap: float
-    """primal - dual."""
-    relative_gap: float
-    """Relative to the larger of the two."""
-    certified: bool
-    """Whether it is at most the tolerance."""
-    splits: tuple[str, ...]
-    """The splits whose rows it was trained on."""
-    ended: float = 0.0
-    """When it came to its end: seconds since 1970; 0: an earlier version has not noted it."""
-
-    @classmethod
-    def of_fit(cls, fitted: FitResult, splits: Sequence[str]) -> "UnitResult":
-        """Take it from what the engine returns.
-
-        Parameters
-        ----------
-        fitted : FitResult
-        splits : sequence of str
-        """
-        certificate = fitted.certificate
-        return cls(
-            solver=fitted.solver,
-            stop_reason=fitted.stop_reason,
-            epochs=fitted.epochs,
-            seconds=fitted.seconds,
-            primal=certificate.primal,
-            dual=certificate.dual_value,
-            duality_gap=certificate.duality_gap,
-            relative_gap=certificate.relative_gap,
-            certified=certificate.certified,
-            splits=tuple(splits),
-            ended=time.time(),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,19 +252,6 @@ class SweepFolder:
         )  # fmt: skip
         there = {entry.name for entry in self.path.iterdir()} if self.path.is_dir() else set()
         return tuple(path for path in known if path.name in there)
-
-
-def list_units(settings: Sequence[Setting], folds: int) -> list[Unit]:
-    """List the trainings of a sweep in their order: each setting once, or once for each fold.
-
-    Parameters
-    ----------
-    settings : sequence of Setting
-    folds : int
-        0: there are none.
-    """
-    numbers = range(1, folds + 1) if folds else (0,)
-    return [Unit(setting=each, fold=fold) for fold in numbers for each in settings]
 
 
 def make_folder(path: AnyPath) -> None:

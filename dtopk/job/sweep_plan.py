@@ -30,7 +30,8 @@ from dtopk.job.sweep_config import (
     SweepJob,
     values_key,
 )
-from dtopk.job.sweep_folder import SweepFolder, Unit, list_units
+from dtopk.job.sweep_folder import SweepFolder
+from dtopk.job.sweep_units import Unit, list_units
 from dtopk.model import Model
 from dtopk_storage import FeatureStore
 

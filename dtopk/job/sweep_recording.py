@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from dtopk.job.files import flatten_job
 from dtopk.job.run_folder import RunFolder, RunRecord
 from dtopk.job.sweep_config import Setting
-from dtopk.job.sweep_folder import Unit
 from dtopk.job.sweep_plan import SweepPlan
 from dtopk.job.sweep_result import SettingResult, SweepResult
+from dtopk.job.sweep_units import Unit
 from dtopk_storage.paths import as_path
 
 if TYPE_CHECKING:

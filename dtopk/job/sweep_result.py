@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dtopk.job.sweep_config import Setting, metric_sign
-from dtopk.job.sweep_folder import UnitResult
+from dtopk.job.sweep_units import UnitResult
 from dtopk.model import Model
 from dtopk_storage.paths import AnyPath
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from dtopk.engine import Callback, Candidate, FitResult, StartPoint, choose_solver, fit_many
 from dtopk.job.run_folder import RunRecord
-from dtopk.job.sweep_folder import Unit, UnitResult
 from dtopk.job.sweep_plan import SweepPlan
+from dtopk.job.sweep_units import Unit, UnitResult
 from dtopk.job.workers import check_sight
 from dtopk.model import Model
 from dtopk_storage import RunState, open_dual

@@ -21,8 +21,6 @@ from dtopk.job.sweep_best import SweepScorer, choose_best, choose_by_loss
 from dtopk.job.sweep_config import Setting, SweepJob
 from dtopk.job.sweep_folder import (
     SweepFolder,
-    Unit,
-    UnitResult,
     check_same_sweep,
     make_folder,
 )
@@ -33,6 +31,7 @@ from dtopk.job.sweep_result import (
     format_table_csv,
 )
 from dtopk.job.sweep_training import UnitTrainer
+from dtopk.job.sweep_units import Unit, UnitResult
 from dtopk.job.workers import open_workers, spread_problem
 from dtopk.plots import SweepLine, draw_sweep, save_png
 from dtopk_storage import FeatureStore, RunLock

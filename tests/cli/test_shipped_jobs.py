@@ -186,7 +186,7 @@ def small(find_shape, tmp_path):
 
     def make(path):
         job = load(path)
-        ks = getattr(job, "sweep", job.model).k
+        ks = getattr(job, "sweep", job.model).k or job.model.k
         shape = find_shape(path).scale_down(max(ks) if isinstance(ks, tuple) else ks)
         where = tmp_path / "small.zarr"
         with create_store(

@@ -269,6 +269,12 @@ def test_example_of_a_script_is_what_is_printed(store, call, monkeypatch):
     assert result.out == (ROOT / "deploy" / "slurm" / "example.sh").read_text()
 
 
+def test_help_has_an_example_a_line(call):
+    result = call("submit", "--help")
+    assert result.status == 0
+    assert "\n    dtopk submit sweep.toml --to slurm --run-dir runs/sweep\n" in result.out
+
+
 def test_walltime_that_looks_like_a_time_is_text(call, job_path):
     words = ("cores=2", "memory=8GB", "walltime=04:00:00")
     settings = [word for each in words for word in ("--set", f"submit.{each}")]

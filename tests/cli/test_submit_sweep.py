@@ -96,6 +96,7 @@ def test_submitted_sweep_comes_to_what_sweep_comes_to(call, call_json, job_path,
     assert call_json("status", run_dir)["models_done"] == N_MODELS + 1
 
 
+@pytest.mark.slow
 def test_killed_sweep_says_so_and_trains_what_is_missing(
     call, call_json, job_path, run_dir, endless
 ):

@@ -13,7 +13,7 @@ import pytest
 from dtopk.cli import sweep_progress
 from dtopk.cli.sweep_progress import SweepBars, SweepLines
 from dtopk.job import Setting
-from dtopk.job.sweep_folder import Unit, UnitResult
+from dtopk.job.sweep_units import Unit, UnitResult
 
 ROOT = Path(__file__).parents[2]
 

@@ -24,7 +24,7 @@ Files = dict[str, bytes]
 _VERSION = re.compile(r"versions/[^/]+/")
 _CHUNK = re.compile(r"chunk \d+ \(rows \d+:\d+\) of '[^']*'")
 _HISTORY = ("epoch", "primal", "dual_value", "relative_gap", "exact", "acceleration")
-_TIMES = ("seconds", "settings", "mlflow", "resumed_at", "committed", "started")
+_TIMES = ("seconds", "settings", "mlflow", "resumed_at", "committed", "started", "ended")
 """Fields of results that differ from run to run, and what contains such."""
 _NOT_NEEDED = ("convergence.png", "topk_accuracy.png", "history.csv", "sweep.png", "dual/")
 """What a run says, as a warning, that it cannot write, and ends well without."""

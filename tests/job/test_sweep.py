@@ -539,6 +539,17 @@ def test_a_request_to_end_keeps_what_is_done_and_leaves_the_scores(store, make_s
     assert again.n_trained == 9 - n_done
 
 
+def test_a_request_to_end_after_an_interrupt_leaves_the_scores_too(store, make_sweep):
+    def ask():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+
+    job = with_grid(make_sweep(), width=1)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(store, job, watcher=Watch(after=3, act=ask))
+    assert not (Path(job.output.run_dir) / "sweep.json").exists()
+
+
 def test_a_request_to_end_between_two_folds_begins_no_other(store, make_sweep):
     job = with_grid(make_sweep(), folds=2)
     watch = Watch(after=9, act=lambda: signal.raise_signal(signal.SIGTERM))

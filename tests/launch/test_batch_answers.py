@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,13 @@ import pytest
 from dtopk.cli import dtopk
 from dtopk.cli.output import run_and_report
 from dtopk.launch import ClusterError
-from dtopk.launch.submit import SubmissionFolder, SubmissionRecord, make_back_end
+from dtopk.launch.submit import (
+    Submission,
+    SubmissionFolder,
+    SubmissionRecord,
+    SubmitOptions,
+    make_back_end,
+)
 from dtopk.launch.submit.slurm import parse_scontrol
 
 SHOWN = (
@@ -188,11 +195,12 @@ def test_slurm_job_is_sent_and_its_id_read(programs, submitted):
     programs.say("sbatch", "42;cluster\n")
     folder = submitted()
     slurm = make_back_end("slurm")
-    made = SimpleNamespace(
-        folder=folder, log_dir=folder.path, options=SimpleNamespace(form="nodes", dashboard_port=1)
-    )
-    assert slurm.send(made).job_id == "42"
-    assert programs.calls() == [f"sbatch --parsable {folder.script}"]
+    made = Submission(folder=folder, log_dir=folder.path, name="a", options=SubmitOptions())
+    sent = slurm.send(made)
+    assert (sent.job_id, sent.run_dir, sent.command) == ("42", str(folder.run), "train")
+    far = slurm.send(replace(made, command="sweep", run_dir="s3://bucket/a"))
+    assert (far.run_dir, far.work, far.is_far) == ("s3://bucket/a", "sweep", True)
+    assert programs.calls() == [f"sbatch --parsable {folder.script}"] * 2
     programs.say("sbatch", "sbatch: error: invalid partition specified: gpu\n", status=1, to="err")
     with pytest.raises(ClusterError, match=r"failed with status 1: sbatch: error: invalid part"):
         slurm.send(made)
@@ -294,3 +302,15 @@ def test_torn_lines_of_attempts_are_left_out(submitted):
     first, second = folder.read_attempts()
     assert (first.began, first.ended, first.status, first.why) == (2.0, 3.0, 130, "asked")
     assert (second.host, second.ended) == ("n2", None)
+
+
+def test_record_of_no_command_is_refused(tmp_path):
+    folder = SubmissionFolder(run=tmp_path)
+    folder.create()
+    folder.record.write_text(
+        '{"back_end": "local", "job_id": "1", "host": "h", "run_dir": "r", "log_dir": "l", '
+        '"command": "tune"}'
+    )
+    message = r"as dtopk wrote it, but it is not: 'command' must be one of .*, got 'tune'"
+    with pytest.raises(ValueError, match=message):
+        folder.read_record()

@@ -11,10 +11,13 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import numpy as np
+import psutil
 import pytest
 
 from dtopk.cli import dtopk
 from dtopk.cli.output import run_and_report
+from dtopk.model import load_model
 from tests.submitted_runs import EPOCHS, JOB, SubmittedRun, free_ports, write_store
 
 CLUSTER = Path(__file__).parents[1] / "slurm" / "cluster.sh"
@@ -125,11 +128,10 @@ def submit(job_path, tmp_path, capsys):
         assert status == 0, err
         return out
 
-    def submit(*settings):
-        path = tmp_path / "a run"
+    def submit(*settings, path=tmp_path / "a run", here=None):
         words = [word for setting in settings for word in ("--set", setting)]
         call("submit", job_path, "--to", "slurm", "--run-dir", path, *words)
-        submitted.append(Run(path, path, call))
+        submitted.append(Run(path, here or path, call))
         return submitted[-1]
 
     yield submit
@@ -214,3 +216,65 @@ def test_cancelled_run_commits_and_is_not_started_again(submit):
     found = run.status()
     assert (found["failure"]["cause"], found["restarts"]) == ("cancelled", 0)
     assert json.loads((run.path / "result.json").read_text())["resumable"]
+
+
+def test_sweep_goes_on_after_a_requeue_to_the_same_bits(submit, job_path, tmp_path):
+    settings = ("data.validation=val", "sweep.C=[1, 10, 100]")
+    workers = ("cluster.kind=local", "cluster.workers=2", "cluster.threads_per_worker=1",
+               "cluster.memory_per_worker=1GB", "cluster.dashboard=false")  # fmt: skip
+    here = tmp_path / "here"
+    words = [word for setting in (*settings, *workers) for word in ("--set", setting)]
+    assert run_and_report(dtopk, ["sweep", str(job_path), "--run-dir", str(here), *words]) == 0
+    run = submit(*settings)
+    run.wait("a model", lambda: run.status()["models_done"] == 1)
+    run.wait("a commit", lambda: run.status()["epochs"] > 0)
+    scontrol("requeue", run.job)
+    run.wait("a second start", lambda: len(run.folder.read_attempts()) == 2)
+    run.wait_for_end()
+    found = run.status()
+    assert (found["command"], found["models_done"], found["finished"]) == ("sweep", 3, True)
+    assert found["restarts"] == 1
+    assert "training 3 models; 1 done already" in run.log
+    for path in sorted(here.glob("settings/*/model.npz")):
+        there = run.path / path.relative_to(here)
+        np.testing.assert_array_equal(load_model(there).W, load_model(path).W)
+
+
+def test_warned_sweep_goes_on_in_a_new_job_without_scores(submit):
+    # No model comes to its end: C is large, and the tolerance out of reach.
+    longer = ("data.validation=val", "sweep.C=[1000, 2000]", f"solver.max_epochs={100 * EPOCHS}")
+    run = submit(*longer, "submit.walltime=00:01:00", "submit.warn_s=48")
+    run.wait("the warning", lambda: any(each.ended for each in run.folder.read_attempts()))
+    run.wait("the queue", lambda: squeue(run.job, "%T") == "PENDING")
+    scontrol("update", f"jobid={run.job}", "timelimit=00:10:00")
+    run.wait("a second start", lambda: len(run.folder.read_attempts()) == 2)
+    first, _ = run.folder.read_attempts()
+    assert (first.status, first.why) == (130, "asked")
+    assert not (run.path / "sweep.json").exists()
+    epochs = run.status()["epochs"]
+    assert epochs > 0
+    run.wait("more epochs", lambda: run.status()["epochs"] > epochs)
+    run.call("cancel", run.path)
+    run.wait("the end", lambda: run.status()["phase"] == "ended", 60)
+    assert run.status()["failure"]["cause"] == "cancelled"
+
+
+def test_run_in_an_object_store_goes_on_after_its_driver_is_killed(
+    submit, here, s3, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    path = f"{s3}/runs/far"
+    run = submit(path=path, here=tmp_path / "runs" / "far")
+    run.wait_for_commit()
+    (driver,) = [process for process in psutil.process_iter(["cmdline"])
+                 if {"dtopk.cli", path} <= set(process.info["cmdline"] or ())]  # fmt: skip
+    driver.kill()
+    run.wait("the note of the end", lambda: run.folder.read_attempts()[0].status == 137)
+    run.wait_for_end()
+    run.assert_same(here)
+    assert run.status()["restarts"] == 1
+    # The lock of the first was left to go out, and nothing of the submission is in the store.
+    first, second = run.folder.read_attempts()
+    assert second.began - first.ended >= 75
+    assert (run.folder.path / "scheduler.log").is_file()
+    assert not (run.path / "submission").is_dir()
