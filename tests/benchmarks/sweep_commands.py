@@ -50,10 +50,13 @@ def measure(job, folder: Path, every: int) -> dict[str, object]:
     job_path.write_text(job_to_toml(job))
     together, answer = run(store, "sweep", job_path, folder / "sweep")
     settings = list_settings(job)[0]
+    # What a sweep scores once, `dtopk train` would after every epoch.
+    scored = (job.data.validation,) if job.data.validation else job.data.evaluate
+    data = replace(job.data, validation="", evaluate=scored)
     alone, certified = [], 0
     for setting in settings[::every]:
         job_path = folder / "alone.toml"
-        job_path.write_text(job_to_toml(setting.make_job(job, "alone")))
+        job_path.write_text(job_to_toml(replace(setting.make_job(job, "alone"), data=data)))
         seconds, result = run(store, "train", job_path, folder / "alone")
         alone.append(seconds)
         certified += result["certified"]
