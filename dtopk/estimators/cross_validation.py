@@ -53,9 +53,9 @@ class TopKClassifierCV(TopKClassifier):
 
     For each fold the models of all C are trained on the rows outside of it, from small to large C,
     each starting where the one before has ended, if its C was at least a tenth, and each until a
-    duality gap certifies it. Then a model of the best C is trained on all rows. See `TopKClassifier` for the problem that is
-    solved. `calibrate` wants rows beside those of `fit`: each of these is trained on in some fold,
-    also without `refit`.
+    duality gap certifies it. Then a model of the best C is trained on all rows. See
+    `TopKClassifier` for the problem that is solved. `calibrate` wants rows beside those of `fit`:
+    each of these is trained on in some fold, also without `refit`.
 
     Parameters
     ----------
