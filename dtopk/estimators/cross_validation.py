@@ -52,10 +52,10 @@ class TopKClassifierCV(TopKClassifier):
     r"""Linear classifier with a top-k loss, its C chosen by cross-validation.
 
     For each fold the models of all C are trained on the rows outside of it, from small to large C,
-    each starting where the one before has ended, and each until a duality gap certifies it. Then
-    a model of the best C is trained on all rows. See `TopKClassifier` for the problem that is
-    solved. `calibrate` wants rows beside those of `fit`: each of these is trained on in some fold,
-    also without `refit`.
+    each starting where the one before has ended, if its C was at least a tenth, and each until a
+    duality gap certifies it. Then a model of the best C is trained on all rows. See
+    `TopKClassifier` for the problem that is solved. `calibrate` wants rows beside those of `fit`:
+    each of these is trained on in some fold, also without `refit`.
 
     Parameters
     ----------

@@ -2,6 +2,7 @@
 
 import datetime
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ from dtopk.evaluation import AccuracyCounts, CalibrationCounts
 from dtopk.job.calibration import count_trained
 from dtopk.job.config import TrainJob
 from dtopk.job.files import load_job
-from dtopk.job.run_folder import RunFolder
+from dtopk.job.run_folder import RunFolder, RunRecord
 from dtopk.job.scoring import evaluate_split
 from dtopk.job.verification import read_result
 from dtopk.model import Model, load_model
@@ -78,6 +79,11 @@ class RunReport:
     notes: tuple[str, ...] = field(default=())
     """What could not be shown, and why."""
 
+    @property
+    def anchor(self) -> str:
+        """What its section can be linked to by."""
+        return "run-" + re.sub(r"[^A-Za-z0-9.-]+", "-", self.name)
+
 
 def collect_run(
     path: PathLike, *, progress: Callable[[int, int], None] = lambda done, total: None
@@ -107,29 +113,46 @@ def collect_run(
     job = load_job(folder.job)
     result = read_result(folder)
     record = folder.read_record()
-    measured = _evaluate(job, load_model(folder.model), progress)
-    started = datetime.datetime.fromtimestamp(record.started).astimezone()
     return RunReport(
         name=folder.path.name,
         path=str(folder.path),
         job=job,
         result=result,
-        epochs=tuple(_read_history(folder)),
-        environment={
-            "dtopk": record.version,
-            "started": started.isoformat(sep=" ", timespec="seconds"),
-            "workers": "none, one process" if job.cluster.kind == "none" else job.cluster.kind,
-            "partitions": str(max(job.cluster.partitions, 1)),
-            "threads": str(record.threads),
-            "dtype": job.solver.dtype,
-            "store": job.data.store,
-        },
-        **measured,
+        epochs=read_epochs(folder),
+        environment=describe_environment(job, record),
+        **evaluate_model(job, load_model(folder.model), progress),
     )
 
 
-def _read_history(folder: RunFolder) -> list[Epoch]:
-    return [
+def describe_environment(job: TrainJob, record: RunRecord) -> dict[str, str]:
+    """Say what a run, or those of a sweep, were made with.
+
+    Parameters
+    ----------
+    job : TrainJob
+    record : RunRecord
+    """
+    started = datetime.datetime.fromtimestamp(record.started).astimezone()
+    return {
+        "dtopk": record.version,
+        "started": started.isoformat(sep=" ", timespec="seconds"),
+        "workers": "none, one process" if job.cluster.kind == "none" else job.cluster.kind,
+        "partitions": str(max(job.cluster.partitions, 1)),
+        # A sweep does not note how many there were where the job leaves them open.
+        "threads": str(record.threads or job.resources.threads or "all of the BLAS library"),
+        "dtype": job.solver.dtype,
+        "store": job.data.store,
+    }
+
+
+def read_epochs(folder: RunFolder) -> tuple[Epoch, ...]:
+    """Read the history of a run.
+
+    Parameters
+    ----------
+    folder : RunFolder
+    """
+    return tuple(
         Epoch(
             epoch=int(row["epoch"]),
             seconds=float(row["seconds"]),
@@ -140,11 +163,26 @@ def _read_history(folder: RunFolder) -> list[Epoch]:
             },
         )
         for row in folder.read_history()
-    ]
+    )
 
 
-def _evaluate(job: TrainJob, model: Model, progress: Callable[[int, int], None]) -> dict[str, Any]:
-    """Measure a model by class, on the first split evaluated that it was not trained on."""
+def evaluate_model(
+    job: TrainJob, model: Model, progress: Callable[[int, int], None]
+) -> dict[str, Any]:
+    """Measure a model by class, on the first split evaluated that it was not trained on.
+
+    Parameters
+    ----------
+    job : TrainJob
+    model : Model
+    progress : callable
+        Called with the rows done and the rows to do.
+
+    Returns
+    -------
+    dict
+        The fields of :class:`RunReport` from `split` on.
+    """
     if model.target != "multiclass" or not job.data.evaluate:
         return {}
     held = None

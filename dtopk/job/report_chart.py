@@ -9,6 +9,8 @@ from matplotlib.ticker import MaxNLocator
 
 _WIDTH, _HEIGHT = 460, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 12, 42
+N_COLORS = 6
+"""Colours; from there on the same with hollow dots."""
 _DECADES = 6
 """More decades than these are labelled every second, third, ..."""
 
@@ -25,10 +27,29 @@ class Line:
     """x and y, in order."""
     dashed: bool = False
     """Whether it is a bound rather than what was measured."""
+    ringed: tuple[float, float] | None = None
+    """A point that stands out."""
+
+
+def name_color(number: int) -> str:
+    """Return the classes of the style that a colour is, and its dots.
+
+    Parameters
+    ----------
+    number : int
+        Of a line, from 0.
+    """
+    return f"c{number % N_COLORS}" + (" hollow" if number // N_COLORS % 2 else "")
 
 
 def draw_lines(
-    lines: Sequence[Line], *, x_label: str, y_label: str, log: bool = False, percent: bool = False
+    lines: Sequence[Line],
+    *,
+    x_label: str,
+    y_label: str,
+    log: bool = False,
+    log_x: bool = False,
+    percent: bool = False,
 ) -> str:
     """Draw lines.
 
@@ -39,6 +60,8 @@ def draw_lines(
     x_label, y_label : str
     log : bool
         Whether the vertical axis is logarithmic; points at 0 or below have no place then.
+    log_x : bool
+        Whether the horizontal one is, where all x are above 0.
     percent : bool
         Whether y is a share, to be written in percent.
 
@@ -56,9 +79,9 @@ def draw_lines(
         return ""
     xs = [x for _, points in shown for x, _ in points]
     ys = [y for _, points in shown for _, y in points]
-    x_ticks = _ticks(min(xs), max(xs))
+    x_ticks = _decades(min(xs), max(xs)) if log_x else _ticks(min(xs), max(xs))
     y_ticks = _decades(min(ys), max(ys)) if log else _ticks(min(ys), max(ys))
-    scale = _Scale(x_ticks, y_ticks, log)
+    scale = _Scale(x_ticks, y_ticks, log, log_x)
     parts = [
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
         f'aria-label="{html.escape(f"{y_label} against {x_label}")}">'
@@ -77,19 +100,26 @@ def draw_lines(
     for x in x_ticks:
         parts.append(
             f'<text class="tick" x="{scale.x(x)}" y="{_HEIGHT - _BOTTOM + 16}" '
-            f'text-anchor="middle">{x:g}</text>'
+            f'text-anchor="middle">{_format(x, log_x, False)}</text>'
         )
     for line, points in shown:
         path = " ".join(f"{scale.x(x)},{scale.y(y)}" for x, y in points)
         dashes = ' stroke-dasharray="5 4"' if line.dashed else ""
-        parts.append(f'<polyline class="line c{line.color % 6}" points="{path}"{dashes}/>')
+        parts.append(f'<polyline class="line c{line.color % N_COLORS}" points="{path}"{dashes}/>')
         if not line.dashed and len(points) <= 60:
             parts += [
-                f'<circle class="dot c{line.color % 6}" cx="{scale.x(x)}" cy="{scale.y(y)}" r="3">'
+                f'<circle class="dot {name_color(line.color)}" '
+                f'cx="{scale.x(x)}" cy="{scale.y(y)}" r="3">'
                 f"<title>{html.escape(line.label)}: {x:g}, {_format(y, log, percent, exact=True)}"
                 "</title></circle>"
                 for x, y in points
             ]
+        if line.ringed is not None:
+            x, y = line.ringed
+            parts.append(
+                f'<circle class="ring c{line.color % N_COLORS}" cx="{scale.x(x)}" '
+                f'cy="{scale.y(y)}" r="7"/>'
+            )
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     parts.append(
         f'<text class="label" x="{middle}" y="{_HEIGHT - 6}" text-anchor="middle">'
@@ -103,22 +133,26 @@ def draw_lines(
 class _Scale:
     """Where values are in a chart."""
 
-    def __init__(self, x_ticks: Sequence[float], y_ticks: Sequence[float], log: bool) -> None:
-        self._log = log
-        self._x = x_ticks[0], max(x_ticks[-1] - x_ticks[0], 1e-12)
-        low, high = self._height(y_ticks[0]), self._height(y_ticks[-1])
+    def __init__(
+        self, x_ticks: Sequence[float], y_ticks: Sequence[float], log: bool, log_x: bool
+    ) -> None:
+        self._log, self._log_x = log, log_x
+        left, right = _place(x_ticks[0], log_x), _place(x_ticks[-1], log_x)
+        low, high = _place(y_ticks[0], log), _place(y_ticks[-1], log)
+        self._x = left, max(right - left, 1e-12)
         self._y = low, max(high - low, 1e-12)
 
-    def _height(self, y: float) -> float:
-        return math.log10(y) if self._log else y
-
     def x(self, value: float) -> float:
-        share = (value - self._x[0]) / self._x[1]
+        share = (_place(value, self._log_x) - self._x[0]) / self._x[1]
         return round(_LEFT + share * (_WIDTH - _LEFT - _RIGHT), 1)
 
     def y(self, value: float) -> float:
-        share = (self._height(value) - self._y[0]) / self._y[1]
+        share = (_place(value, self._log) - self._y[0]) / self._y[1]
         return round(_HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM), 1)
+
+
+def _place(value: float, log: bool) -> float:
+    return math.log10(value) if log else value
 
 
 def _ticks(low: float, high: float) -> list[float]:

@@ -2,55 +2,17 @@
 
 import html
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from typing import Any
 
 from dtopk.job.report import RunReport
 from dtopk.job.report_chart import Line, draw_lines
+from dtopk.job.report_html import draw_legend, lay_panel, lay_table, make_page
 from dtopk.losses import what_is_certified
 
-_STYLE = """
-:root { color-scheme: light dark; --text: #1c1e21; --soft: #5b6470; --back: #ffffff;
-  --panel: #f5f6f8; --rule: #dcdfe4; --c0: #0072b2; --c1: #c24a00; --c2: #00805f; --c3: #b0568a;
-  --c4: #a86f00; --c5: #56606b; }
-@media (prefers-color-scheme: dark) { :root { --text: #e6e8eb; --soft: #a3abb5; --back: #16181b;
-  --panel: #1f2226; --rule: #363b42; --c0: #5ab4e8; --c1: #ff8a4c; --c2: #3fc79e; --c3: #e29bc4;
-  --c4: #e8b33d; --c5: #a9b2bd; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 24px 16px 64px; max-width: 1080px; background: var(--back);
-  color: var(--text); font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
-h1 { font-size: 1.5rem; margin: 0 0 4px; } h2 { font-size: 1.15rem; margin: 36px 0 10px; }
-h3 { font-size: 1rem; margin: 20px 0 8px; overflow-wrap: anywhere; }
-p { margin: 6px 0; } .soft { color: var(--soft); }
-.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: 0.9rem; }
-th, td { text-align: left; padding: 4px 14px 4px 0; border-bottom: 1px solid var(--rule);
-  white-space: nowrap; } th { font-weight: 600; color: var(--soft); }
-td.path { white-space: normal; overflow-wrap: anywhere; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-.grid2 { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 380px), 1fr));
-  gap: 16px; } .panel { background: var(--panel); border-radius: 8px; padding: 12px; min-width: 0; }
-svg { width: 100%; height: auto; display: block; } .grid { stroke: var(--rule); }
-.tick { fill: var(--soft); font-size: 11px; } .label { fill: var(--text); font-size: 12px; }
-.line { fill: none; stroke-width: 2; } .dot { stroke: var(--panel); stroke-width: 1; }
-.legend { display: flex; flex-wrap: wrap; gap: 4px 16px; margin: 8px 0; font-size: 0.9rem; }
-.legend span::before { content: ""; display: inline-block; width: 12px; height: 12px;
-  border-radius: 3px; margin-right: 6px; vertical-align: -1px; background: var(--c); }
-.panel h3 { margin-top: 2px; }
-.bar { display: grid; grid-template-columns: 5.5rem 1fr 8.5rem; gap: 8px;
-  align-items: center; font-size: 0.85rem; } .bar b { font-weight: 400; overflow: hidden;
-  text-overflow: ellipsis; white-space: nowrap; } .bar i { display: block; height: 10px;
-  border-radius: 3px; background: var(--c0); min-width: 1px; }
-.bar em { font-style: normal; text-align: right; font-variant-numeric: tabular-nums; }
-.bad { color: var(--c1); font-weight: 600; }
-"""
-_COLORS = "".join(
-    f".line.c{i} {{ stroke: var(--c{i}); }} .dot.c{i} {{ fill: var(--c{i}); }} "
-    f".legend .c{i} {{ --c: var(--c{i}); }}\n"
-    for i in range(6)
-)
 _CLASSES_SHOWN = 12
 """Of more classes than twice so many the worst and the best are shown."""
-_K_SHOWN = (1, 3, 5, 10)
+K_SHOWN = (1, 3, 5, 10)
+"""Top-k accuracy is shown in tables for these."""
 
 
 def write_page(runs: Sequence[RunReport]) -> str:
@@ -65,39 +27,15 @@ def write_page(runs: Sequence[RunReport]) -> str:
     str
         An HTML document that loads nothing.
     """
-    names = ", ".join(run.name for run in runs)
-    legend = "".join(
-        f'<span class="c{place % 6}">{html.escape(run.name)}</span>'
-        for place, run in enumerate(runs)
-    )
+    names = [run.name for run in runs]
+    legend = draw_legend(names)
     body = [
-        f"<h1>{'Run' if len(runs) == 1 else 'Runs'}</h1>",
-        f'<p class="soft">Written by dtopk {html.escape(version("dtopk"))}.</p>',
         f"<h2>Comparison</h2>{_compare(runs)}",
-        f'<h2>Convergence</h2><div class="legend">{legend}</div>{_draw_convergence(runs)}',
-        f'<h2>Accuracy</h2><div class="legend">{legend}</div>{_draw_accuracy(runs)}',
-        *(_describe_run(run) for run in runs),
+        f"<h2>Convergence</h2>{legend}{draw_convergence(runs)}",
+        f"<h2>Accuracy</h2>{legend}{draw_accuracy(runs)}",
+        *(describe_run(run) for run in runs),
     ]
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>dtopk: {html.escape(names)}</title><style>{_STYLE}{_COLORS}</style></head>\n"
-        f"<body>{''.join(body)}</body></html>\n"
-    )
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], numbers: int) -> str:
-    """Lay out rows; the cells from column `numbers` on are numbers. Cells are HTML."""
-
-    def cells(row: Sequence[str], tag: str) -> str:
-        return "".join(
-            f"<{tag}{' class=number' if place >= numbers else ''}>{cell}</{tag}>"
-            for place, cell in enumerate(row)
-        )
-
-    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
-    head = f"<tr>{cells(header, 'th')}</tr>" if header else ""
-    return f'<div class="wide"><table>{head}{body}</table></div>'
+    return make_page(", ".join(names), "Run" if len(runs) == 1 else "Runs", "".join(body))
 
 
 def _compare(runs: Sequence[RunReport]) -> str:
@@ -115,15 +53,15 @@ def _compare(runs: Sequence[RunReport]) -> str:
         for run in runs
     ]
     splits = _list_splits(runs)
-    ks = [k for k in _K_SHOWN if any(_accuracy(run, split, k) for run in runs for split in splits)]
+    ks = [k for k in K_SHOWN if any(_accuracy(run, split, k) for run in runs for split in splits)]
     accuracies = [
         [html.escape(run.name), html.escape(split), *(_accuracy(run, split, k) for k in ks)]
         for split in splits
         for run in runs
         if split in run.result["top_k_accuracy"]
     ]
-    table = _table(["run", "split", *(f"top-{k}" for k in ks)], accuracies, 2)
-    return _table(header, rows, 2) + (f"<p></p>{table}" if accuracies else "")
+    table = lay_table(["run", "split", *(f"top-{k}" for k in ks)], accuracies, 2)
+    return lay_table(header, rows, 2) + (f"<p></p>{table}" if accuracies else "")
 
 
 def _list_splits(runs: Sequence[RunReport]) -> list[str]:
@@ -159,11 +97,13 @@ def _describe_loss(run: RunReport) -> str:
     )
 
 
-def _panel(title: str, chart: str) -> str:
-    return f'<div class="panel"><h3>{html.escape(title)}</h3>{chart}</div>' if chart else ""
+def draw_convergence(runs: Sequence[RunReport]) -> str:
+    """Draw the gaps of runs by epoch and by time.
 
-
-def _draw_convergence(runs: Sequence[RunReport]) -> str:
+    Parameters
+    ----------
+    runs : sequence of RunReport
+    """
     tolerances = {run.result["tol"] for run in runs}
 
     def draw(x: Callable[[Any], float], x_label: str) -> str:
@@ -183,11 +123,17 @@ def _draw_convergence(runs: Sequence[RunReport]) -> str:
         '<p class="soft">Gaps on the way are estimated on some of the rows; that of the end is '
         "computed over all of them. Dashed: the tolerance.</p>"
     )
-    panels = _panel("Gap by epoch", by_epoch) + _panel("Gap by time", by_second)
+    panels = lay_panel("Gap by epoch", by_epoch) + lay_panel("Gap by time", by_second)
     return f'<div class="grid2">{panels}</div>{note}'
 
 
-def _draw_accuracy(runs: Sequence[RunReport]) -> str:
+def draw_accuracy(runs: Sequence[RunReport]) -> str:
+    """Draw the accuracies of runs by k, a panel a split, and by epoch.
+
+    Parameters
+    ----------
+    runs : sequence of RunReport
+    """
     panels = []
     for split in _list_splits(runs):
         lines = [
@@ -202,7 +148,7 @@ def _draw_accuracy(runs: Sequence[RunReport]) -> str:
             for place, run in enumerate(runs)
         ]
         chart = draw_lines(lines, x_label="k", y_label="top-k accuracy", percent=True)
-        panels.append(_panel(f"Top-k accuracy on {split!r}", chart))
+        panels.append(lay_panel(f"Top-k accuracy on {split!r}", chart))
     names = list(dict.fromkeys(n for run in runs for e in run.epochs for n in e.accuracy))
     for name in names:
         lines = [
@@ -215,7 +161,7 @@ def _draw_accuracy(runs: Sequence[RunReport]) -> str:
         ]
         title = name.replace("/top_", ": top-").replace("_accuracy", " by epoch")
         chart = draw_lines(lines, x_label="epoch", y_label="accuracy", percent=True)
-        panels.append(_panel(title, chart))
+        panels.append(lay_panel(title, chart))
     return f'<div class="grid2">{"".join(panels)}</div>'
 
 
@@ -228,7 +174,13 @@ def _list_early_stopping(result: dict[str, Any]) -> list[list[str]]:
     return [["best " + html.escape(stopping["metric"]), best]]
 
 
-def _describe_run(run: RunReport) -> str:
+def describe_run(run: RunReport) -> str:
+    """Tell of one run: certificate, time, classes, and what it was made with.
+
+    Parameters
+    ----------
+    run : RunReport
+    """
     result = run.result
     certificate = [
         ["primal", f"{result['primal']:.10g}"],
@@ -238,30 +190,31 @@ def _describe_run(run: RunReport) -> str:
         ["tolerance", f"{result['tol']:g}"],
         ["certified", _verdict(result)],
     ]
-    epochs = max(result["epochs"], 1)
     timing = [
         ["solver", html.escape(result["solver"])],
         ["epochs", f"{result['epochs']:,}"],
         ["seconds", f"{result['seconds']:.2f}"],
-        ["seconds an epoch", f"{result['seconds'] / epochs:.3g}"],
-        ["rows a second", f"{result['n_samples'] * epochs / max(result['seconds'], 1e-9):,.0f}"],
+        *_list_speed(result),
         ["stopped by", html.escape(result["stop_reason"])],
         *_list_early_stopping(result),
         ["taken up again after", ", ".join(map(str, result.get("resumed_at", []))) or "never"],
     ]
-    sizes = [[f"{result[name]:,}", name.removeprefix("n_")] for name in
-             ("n_samples", "n_features", "n_classes")]  # fmt: skip
+    sizes = [
+        f"{result[name]:,} {name.removeprefix('n_')}"
+        for name in ("n_samples", "n_features", "n_classes")
+        if name in result
+    ]
     environment = "".join(
         f'<tr><th>{html.escape(name)}</th><td class="path">{html.escape(value)}</td></tr>'
         for name, value in run.environment.items()
     )
     parts = [
-        f"<h2>{html.escape(run.name)}</h2>",
+        f'<h2 id="{html.escape(run.anchor)}">{html.escape(run.name)}</h2>',
         f'<p class="soft">{html.escape(run.path)}: {html.escape(_describe_loss(run))}, '
-        f"C = {run.job.model.C:g}; " + ", ".join(" ".join(pair) for pair in sizes) + ".</p>",
+        f"C = {run.job.model.C:g}; {', '.join(sizes)}.</p>",
         '<div class="grid2">',
-        f'<div class="panel"><h3>Certificate</h3>{_table((), certificate, 1)}</div>',
-        f'<div class="panel"><h3>Timing</h3>{_table((), timing, 1)}</div>',
+        f'<div class="panel"><h3>Certificate</h3>{lay_table((), certificate, 1)}</div>',
+        f'<div class="panel"><h3>Timing</h3>{lay_table((), timing, 1)}</div>',
         _show_classes(run),
         _show_confused(run),
         *_show_calibration(run),
@@ -271,6 +224,17 @@ def _describe_run(run: RunReport) -> str:
         *(f'<p class="soft">{html.escape(note)}</p>' for note in run.notes),
     ]
     return "".join(parts)
+
+
+def _list_speed(result: dict[str, Any]) -> list[list[str]]:
+    """Say how fast a run was; of one that shared its passes with others nothing is known."""
+    if "n_samples" not in result:
+        return []
+    epochs, seconds = max(result["epochs"], 1), result["seconds"]
+    return [
+        ["seconds an epoch", f"{seconds / epochs:.3g}"],
+        ["rows a second", f"{result['n_samples'] * epochs / max(seconds, 1e-9):,.0f}"],
+    ]
 
 
 def _show_calibration(run: RunReport) -> list[str]:
@@ -303,12 +267,12 @@ def _show_calibration(run: RunReport) -> list[str]:
         Line(label="as often as stated", color=5, points=[(0, 0), (1, 1)], dashed=True),
     ]
     label = "confidence: the probability of the class predicted"
-    tables = _table((), facts, 1)
+    tables = lay_table((), facts, 1)
     if sets:
-        tables += f"<p></p>{_table(('coverage', 'reached', 'mean size', 'largest'), sets, 0)}"
+        tables += f"<p></p>{lay_table(('coverage', 'reached', 'mean size', 'largest'), sets, 0)}"
     return [
-        _panel(f"Probabilities and sets on {run.split!r}", tables),
-        _panel(
+        lay_panel(f"Probabilities and sets on {run.split!r}", tables),
+        lay_panel(
             f"Reliability on {run.split!r}, as many rows at each point",
             draw_lines(lines, x_label=label, y_label="accuracy", percent=True),
         ),
@@ -318,9 +282,9 @@ def _show_calibration(run: RunReport) -> list[str]:
 def _show_label_metrics(run: RunReport) -> list[str]:
     """Lay out what a multilabel model reaches, a panel a split."""
     return [
-        _panel(
+        lay_panel(
             f"Sets of labels on {split!r}",
-            _table(
+            lay_table(
                 (), [[name.replace("_", " "), f"{value:.4f}"] for name, value in metrics.items()], 1
             ),
         )
@@ -352,7 +316,7 @@ def _show_confused(run: RunReport) -> str:
         [html.escape(true), html.escape(predicted), f"{n_rows:,}"]
         for true, predicted, n_rows in run.confused
     ]
-    table = _table(("class", "taken for", "rows"), rows, 2)
+    table = lay_table(("class", "taken for", "rows"), rows, 2)
     return (
         f'<div class="panel"><h3>Most confused on {html.escape(repr(run.split))}</h3>{table}</div>'
     )

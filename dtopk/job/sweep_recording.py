@@ -51,7 +51,8 @@ class SweepRecorder:
     def _record(self, setting: Setting) -> None:
         run = self._open(setting)
         if run.is_recording and not run.goes_on:
-            run.log_params(setting.parameters)
+            # MLflow has linear axes alone.
+            run.log_params({**setting.parameters, "log10_C": round(math.log10(setting.C), 6)})
             units = self._plan.units_of(setting)
             if len(units) == 1:
                 for step, metrics in _read_history(self._plan, units[0]):
@@ -113,11 +114,12 @@ class SweepRecorder:
         split = "cv" if job.sweep.folds else job.data.validation
         run.log_metrics(
             {
+                # First, as its pages that compare runs show first what was recorded first.
+                **_name_metrics(split, each.metrics),
                 "gap/relative_gap": each.relative_gap,
                 "gap/duality_gap": each.duality_gap,
                 "time/epochs": each.epochs,
                 "time/seconds": each.seconds,
-                **_name_metrics(split, each.metrics),
             },
             step=each.epochs,
         )

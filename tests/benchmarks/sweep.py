@@ -1,10 +1,13 @@
 """Train 13 values of C together, beside one value alone and all of them one after another.
 
-    python tests/benchmarks/sweep.py FOLDER [--rows 131072] [--classes 10 200] [--drop]
+    python tests/benchmarks/sweep.py FOLDER [--rows 131072] [--classes 10 200] [--drop] [--make]
 
-Makes FOLDER/sweep-CLASSES.zarr of float16 rows of 1,024 features, once. All runs stream it; with
---drop each pass reads it from the disk, its page cache dropped before. The smooth top-5 hinge is
-trained to a relative gap of 1e-3 for 13 values of C over four decades.
+Makes FOLDER/sweep-CLASSES.zarr of float16 rows of 1,024 features, once, and sweep-CLASSES.toml, a
+job of the same sweep for tests/benchmarks/sweep_commands.py; with --make no more. All runs stream
+the store; with --drop each pass reads it from the disk, its page cache dropped before. The smooth
+top-5 hinge is trained to a relative gap of 1e-3 for 13 values of C over four decades. A model takes
+the more passes the larger its C is: `of_the_longest` compares with the one that takes most of them,
+`of_the_mean` with the mean of all.
 """
 
 import argparse
@@ -23,6 +26,23 @@ from dtopk_storage import create_store, drop_page_cache, open_store
 N_FEATURES = 1024
 VALUES = 10.0 ** np.linspace(-3, 1, 13)
 LOSS = make_loss("topk_hinge_alpha", k=5, gamma=1.0)
+JOB = """version = 1
+[data]
+store = "{store}"
+validation = "train"
+evaluate = []
+[model]
+loss = "topk_hinge_alpha"
+k = 5
+gamma = 1.0
+fit_intercept = false
+[solver]
+tol = 1e-3
+[resources]
+memory_limit = "{limit}B"
+[sweep]
+C = {values}
+"""
 
 
 class FreshRows(StoreRows):
@@ -47,6 +67,17 @@ def make_store(path: Path, n_rows: int, n_classes: int) -> None:
         writer.append(X.astype(np.float16), labels)
 
 
+def count_limit(n_rows: int) -> int:
+    """Count bytes with room for some chunks and the duals of some models, not for the features."""
+    return int(1.8 * n_rows * N_FEATURES)
+
+
+def write_job(path: Path, n_rows: int) -> None:
+    """Write the job of the same sweep beside a store."""
+    text = JOB.format(store=path.absolute(), limit=count_limit(n_rows), values=VALUES.tolist())
+    path.with_suffix(".toml").write_text(text)
+
+
 def measure(path: Path, *, drop: bool) -> dict[str, object]:
     """Time one model at a time, then all together."""
 
@@ -56,9 +87,7 @@ def measure(path: Path, *, drop: bool) -> dict[str, object]:
         return found
 
     n_rows, n_classes = rows().store.n_samples, rows().store.n_classes
-    # Room for some chunks, and for the duals of some models, but not for the features.
-    limit = int(1.8 * n_rows * N_FEATURES)
-    options = FitOptions(tol=1e-3, max_epochs=200, memory_limit_bytes=limit)
+    options = FitOptions(tol=1e-3, max_epochs=200, memory_limit_bytes=count_limit(n_rows))
     fit(rows(), LOSS, replace(options, max_epochs=1))
     alone = []
     for C in VALUES:
@@ -94,12 +123,16 @@ def main():
     parser.add_argument("--rows", type=int, default=131_072)
     parser.add_argument("--classes", type=int, nargs="+", default=[10, 200])
     parser.add_argument("--drop", action="store_true")
+    parser.add_argument("--make", action="store_true")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     for n_classes in arguments.classes:
         path = arguments.folder / f"sweep-{n_classes}.zarr"
         if not path.is_dir():
             make_store(path, arguments.rows, n_classes)
+        write_job(path, open_store(path).n_samples)
+        if arguments.make:
+            continue
         print(json.dumps(measure(path, drop=arguments.drop)), flush=True)
 
 

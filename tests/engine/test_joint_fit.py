@@ -147,10 +147,14 @@ def test_a_model_starts_where_the_one_before_has_ended():
 
 def test_a_model_starts_from_another_one_only_if_its_c_is_little_smaller(monkeypatch):
     X, y = problem()
-    started, start = [], Member.start
-    monkeypatch.setattr(
-        Member, "start", lambda self, point: started.append(self.options.C) or start(self, point)
-    )
+    started: list[float] = []
+    start = Member.start
+
+    def note(self, point):
+        started.append(self.options.C)
+        return start(self, point)
+
+    monkeypatch.setattr(Member, "start", note)
     given = candidates(SOFTMAX, C=(0.01, 0.05, 1.0))
     fit_many(ArrayRows(X, y, M), given, OPTIONS, width=1)
     assert started == [0.05]

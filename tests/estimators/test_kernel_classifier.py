@@ -24,7 +24,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from dtopk import KernelTopKClassifier, TopKClassifier
 from dtopk.engine import FitOptions
-from dtopk.estimators import gram, linear
+from dtopk.estimators import gram, kernel_predictions, linear
 from dtopk.estimators import kernel as module
 from dtopk.estimators.gram import Gram
 from dtopk.estimators.kernel_run import KernelRows, fit_kernel
@@ -218,7 +218,7 @@ def test_predictions_in_batches_equal_those_at_once(data, monkeypatch):
     X, y = data
     clf = KernelTopKClassifier(random_state=0).fit(X, y)
     at_once = clf.decision_function(X)
-    monkeypatch.setattr(module, "_BATCH_BYTES", 5000)
+    monkeypatch.setattr(kernel_predictions, "_BATCH_BYTES", 5000)
     np.testing.assert_allclose(clf.decision_function(X), at_once)
     np.testing.assert_array_equal(clf.predict(X), clf.classes_[at_once.argmax(axis=1)])
 

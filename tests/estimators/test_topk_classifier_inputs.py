@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 
 from dtopk import TopKClassifier
 from dtopk.engine import ArrayRows
-from dtopk.estimators import classifier, inputs, linear
+from dtopk.estimators import class_rows, inputs, linear
 from dtopk_storage import DatasetError, create_store, open_store
 from tests.small_stores import make_rows, make_store
 
@@ -28,7 +28,7 @@ def taken(monkeypatch):
             arrays.append(X)
             super().__init__(X, *args)
 
-    monkeypatch.setattr(classifier, "ArrayRows", Spy)
+    monkeypatch.setattr(class_rows, "ArrayRows", Spy)
     return arrays
 
 

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import math
 import shutil
 import signal
 import socket
@@ -789,7 +790,8 @@ def test_mlflow_has_a_run_for_the_sweep_and_one_for_each_setting(store, make_swe
     for each in result.settings:
         run = by_name[each.setting.name]
         assert run.info.status == "FINISHED"
-        assert run.data.params == {key: str(v) for key, v in each.setting.parameters.items()}
+        shown = {**each.setting.parameters, "log10_C": round(math.log10(each.setting.C), 6)}
+        assert run.data.params == {key: str(v) for key, v in shown.items()}
         assert run.data.metrics["val/top_1_accuracy"] == each.metrics["top_1"]
         won = [name for name, best in result.best.items() if best.result.setting == each.setting]
         assert run.data.tags["dtopk.best"] == ", ".join(won)
