@@ -8,7 +8,8 @@ from typing import Any
 from dtopk.job.report import RunReport, describe_environment, evaluate_model, read_epochs
 from dtopk.job.run_folder import RunFolder, RunRecord
 from dtopk.job.sweep_config import TOPK_METRICS, Setting, SweepJob
-from dtopk.job.sweep_folder import SweepFolder, Unit, UnitResult
+from dtopk.job.sweep_folder import SweepFolder
+from dtopk.job.sweep_units import Unit, UnitResult
 from dtopk.model import load_model
 from dtopk_storage import CheckpointError
 from dtopk_storage.paths import PathLike, as_path
