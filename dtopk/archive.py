@@ -102,4 +102,6 @@ def _read_npy_header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]
         shape, _, dtype = np.lib.format.read_array_header_2_0(member)
     else:
         raise ValueError(f"npy format version {version}, where 1.0 and 2.0 are known")
+    if any(type(each) is not int for each in shape):
+        raise ValueError(f"shape {shape!s:.100}, where whole numbers must be")  # True is an int
     return shape, dtype

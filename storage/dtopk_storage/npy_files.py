@@ -110,4 +110,6 @@ def _parse_header(file: IO[bytes]) -> NpyHeader:
         shape, is_column_major, dtype = np.lib.format.read_array_header_2_0(file)
     else:
         raise ValueError(f"npy format version {version}, where 1.0 and 2.0 are known.")
+    if any(type(each) is not int for each in shape):
+        raise ValueError(f"shape {shape!s:.100}, where whole numbers must be.")  # True is an int
     return NpyHeader(shape=shape, is_column_major=is_column_major and len(shape) > 1, dtype=dtype)

@@ -16,6 +16,9 @@ class FeatureStatistics:
     Each block is centred on its own mean in float64 and merged by Chan's formula. Sums of
     squares of the raw values would lose everything when the mean is large beside the deviation.
 
+    Of features so large that float64 cannot hold the square of a difference the deviation is
+    infinite, and a mean that it cannot hold is no finite number: who needs them refuses them.
+
     Parameters
     ----------
     n_features : int
@@ -34,7 +37,8 @@ class FeatureStatistics:
     @property
     def std(self) -> NDArray[np.float64]:
         """Standard deviation of the rows seen (divided by their number, not one less)."""
-        return np.sqrt(self._deviations / max(1, self.count))
+        std = np.sqrt(self._deviations / max(1, self.count))
+        return np.where(np.isnan(std), np.inf, std)
 
     def add(self, X: NDArray[Any]) -> None:
         """Take in rows.
@@ -44,8 +48,9 @@ class FeatureStatistics:
         X : ndarray of shape (rows, n_features), float16, float32 or float64
         """
         rows = max(1, _BLOCK_BYTES // (8 * max(1, X.shape[1])))
-        for start in range(0, len(X), rows):
-            self._merge(_as_float64(X[start : start + rows]))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start in range(0, len(X), rows):
+                self._merge(_as_float64(X[start : start + rows]))
 
     def _merge(self, block: NDArray[np.float64]) -> None:
         count = len(block)

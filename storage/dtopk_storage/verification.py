@@ -79,12 +79,14 @@ class Verification:
             As stored.
         """
         found = self._statistics
-        tolerance = _STATISTICS_RTOL * (np.abs(found.mean) + found.std)
+        # What is not finite, of features too large for it, must be the same, and tells no size.
+        sizes = (np.where(np.isfinite(each), np.abs(each), 0.0) for each in (found.mean, found.std))
+        tolerance = _STATISTICS_RTOL * sum(sizes)
         for name, stored, computed in (
             ("feature_mean", mean, found.mean),
             ("feature_std", std, found.std),
         ):
-            wrong = ~(np.abs(stored - computed) <= tolerance)
+            wrong = ~np.isclose(stored, computed, rtol=0.0, atol=tolerance, equal_nan=True)
             if wrong.any():
                 column = int(np.argmax(wrong))
                 raise DatasetError(

@@ -74,6 +74,7 @@ def refuse_source(folder, name, content, match, **options):
     [
         pytest.param(npy(HUGE), r"as many bytes as its header says", id="huge"),
         pytest.param(npy("(-1,)", "<U0"), r"as many bytes as its header says", id="no bytes a row"),
+        pytest.param(npy("(True, 4)"), r"whole numbers must be", id="truth"),
         pytest.param(npy("(-3, 4)"), r"as many bytes as its header says", id="negative"),
         pytest.param(npy("(12,)", "|O"), r"plain values, got pickled Python objects", id="objects"),
         pytest.param(npy("()", body=b"\x00" * 4), r"an array, got a single value", id="scalar"),
@@ -295,6 +296,7 @@ def changed_header(**changes):
     [
         pytest.param(changed_model("W.npy", npy(HUGE)), r"as many bytes", id="huge"),
         pytest.param(changed_model("W.npy", npy("(3, 3)", "|O")), r"pickled", id="objects"),
+        pytest.param(changed_model("W.npy", npy("(True, 12)")), r"whole numbers", id="truth"),
         pytest.param(
             changed_model("W.npy", npy("(3, 3)", body=b"\xff" * 36)), r"W must be finite", id="nan"
         ),

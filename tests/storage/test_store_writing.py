@@ -182,6 +182,18 @@ def test_features_that_are_not_finite_are_refused(tmp_path, rows, value):
         writer.append(X[10:], y[10:])
 
 
+def test_features_whose_squares_overflow_are_stored_without_a_warning(tmp_path, rows):
+    """Training without scaling may do with them."""
+    X, y = rows[0].astype(np.float64) * 1e200, rows[1]
+    with make(tmp_path / "s", dtype="float64") as writer:
+        writer.append(X[:20], y[:20])
+        writer.append(X[20:], y[20:])
+    store = open_store(tmp_path / "s")
+    store.verify()
+    np.testing.assert_array_equal(store.read_features(0, len(X)), X)
+    assert np.isposinf(store.std).all()
+
+
 def test_float16_overflow_is_refused(tmp_path, rows):
     X, y = rows
     X[3, 1] = 70000
