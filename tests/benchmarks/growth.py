@@ -9,7 +9,7 @@ it loads features and labels to the end of training: rows, duals, weights and bu
 compiled kernels' code, some tens of megabytes, and more where they are compiled for the first time.
 Printed for every size are the
 figures and the exponents that the least squares of their logarithms give; a point that fails is
-named, and left out.
+named and left out, and the exit status is 1 then.
 """
 
 import argparse
@@ -144,6 +144,8 @@ def main() -> None:
         show(size, points, found[size]["exponents"])
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps({"middle": MIDDLE, "loss": arguments.loss, "sizes": found}))
+    if any(len(each["values"]) < len(VALUES[size]) for size, each in found.items()):
+        sys.exit(1)
 
 
 if __name__ == "__main__":
