@@ -7,9 +7,8 @@ process of its own, on ReLU-like rows in memory, which another process has made:
 of its epochs but the first, and megabytes, what the peak of its memory (VmHWM) rises by from before
 it loads features and labels to the end of training: rows, duals, weights and buffers, with the
 compiled kernels' code, some tens of megabytes, and more where they are compiled for the first time.
-Printed for every size are the
-figures and the exponents that the least squares of their logarithms give; a point that fails is
-named and left out, and the exit status is 1 then.
+Printed for every size are the figures and the exponents that the least squares of their logarithms
+give; a point that fails is named and left out, and the exit status is 1 then.
 """
 
 import argparse
