@@ -17,24 +17,11 @@ _DEFAULTS: dict[int, Any] = {
 are what batch systems send before the time is up."""
 
 
-class EndRequests:
-    """A context in which SIGTERM or SIGUSR1 raises KeyboardInterrupt, once; for work of many fits.
-
-    During a fit within it the signal is the fit's :class:`Interruption`'s, which ends the fit;
-    `came` tells the caller then, and has a later fit end at its start. Outside the main thread, or
-    where the program handles a signal its own way, nothing changes.
-    """
+class _SignalContext:
+    """A context that leaves the handlers of signals as it has found them."""
 
     def __init__(self) -> None:
-        self.came = False
         self._previous: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGUSR1):
-                if signal.getsignal(number) is _DEFAULTS[number]:
-                    self._previous[number] = signal.signal(number, self._handle)
-        return self
 
     def __exit__(
         self,
@@ -44,6 +31,26 @@ class EndRequests:
     ) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+
+
+class EndRequests(_SignalContext):
+    """A context in which SIGTERM or SIGUSR1 raises KeyboardInterrupt, once; for work of many fits.
+
+    During a fit within it the signal is the fit's :class:`Interruption`'s, which ends the fit;
+    `came` tells the caller then, and has a later fit end at its start. Outside the main thread, or
+    where the program handles a signal its own way, nothing changes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came = False
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGUSR1):
+                if signal.getsignal(number) is _DEFAULTS[number]:
+                    self._previous[number] = signal.signal(number, self._handle)
+        return self
 
     def raise_if_came(self) -> None:
         """Raise what a signal raises, if one has come during a fit.
@@ -62,7 +69,7 @@ class EndRequests:
             raise KeyboardInterrupt
 
 
-class Interruption:
+class Interruption(_SignalContext):
     """A context in which SIGINT, SIGTERM and SIGUSR1 only set `requested`; a second SIGINT raises.
 
     The other two may come again and change nothing: a batch system sends them to every process of
@@ -72,9 +79,9 @@ class Interruption:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._is_requested = False
         self._outer: Interruption | EndRequests | None = None
-        self._previous: dict[int, Any] = {}
 
     @property
     def requested(self) -> bool:
@@ -96,15 +103,6 @@ class Interruption:
                 if handler is default or isinstance(owner, EndRequests):
                     self._previous[number] = signal.signal(number, self._handle)
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         before = self.requested

@@ -96,6 +96,10 @@ class _Training:
     """Where it waits for updates; None: its solver makes none."""
     result: FitResult | None = None
 
+    def is_near(self, candidate: Candidate) -> bool:
+        """Tell whether another model of the same loss is to start where this one ends."""
+        return self.candidate.C <= candidate.C <= _MOST_GROWTH * self.candidate.C
+
 
 class JointRun:
     """Hands out turns and rows to the runs of candidates.
@@ -264,6 +268,8 @@ class JointRun:
             for callback in run.callbacks:
                 callback.on_end(training.result)
             self._take(candidate, training.result)
+            # Its duals go with the last of who needs them, and not when cycles are looked for.
+            del member.report
 
         lane = Lane(candidate.name, work)
         feed.lane, feed.duals = lane, member.duals
@@ -282,9 +288,7 @@ class JointRun:
         of 100 passes are saved by starting at zero instead.
         """
         before = self._done.get(candidate.family)
-        if before is None or before.result is None:
-            return None
-        if not before.candidate.C <= candidate.C <= _MOST_GROWTH * before.candidate.C:
+        if before is None or before.result is None or not before.is_near(candidate):
             return None
         if not keeps_duals(candidate.loss, before.result.solver):
             W = np.vstack([before.result.W, before.result.intercept[None]])
@@ -317,14 +321,20 @@ class JointRun:
             if training.lane.error is not None:
                 training.scratch.close()
                 raise training.lane.error
-            key = training.candidate.family
-            former = self._done.pop(key, None)
-            if former is not None:
-                former.scratch.close()
-            if any(each.family == key for each in self._upcoming):
-                self._done[key] = training
+            self._keep_start(training)
+
+    def _keep_start(self, training: _Training) -> None:
+        """Keep a model that is done for another to start from, or the one before it, or neither."""
+        family = training.candidate.family
+        upcoming = [each for each in self._upcoming if each.family == family and each.start is None]
+        former = self._done.pop(family, None)
+        for each in (training, former):
+            if each is None:
+                continue
+            if family not in self._done and any(map(each.is_near, upcoming)):
+                self._done[family] = each
             else:
-                training.scratch.close()
+                each.scratch.close()
 
     # Rows.
 

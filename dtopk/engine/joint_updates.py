@@ -63,7 +63,8 @@ class WeightStack:
 
     def take_place(self) -> slice:
         """Return the columns of a model that comes, which are zero."""
-        # From the right: those that come first, with a small C, mostly leave first.
+        # All from one side, so that they lie together: those that come first, with a large C,
+        # mostly leave last, and the places beside them fall free from the other side.
         place = max(self._free, key=lambda place: place.start)
         self._free.remove(place)
         self.W[:, place] = 0

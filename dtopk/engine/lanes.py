@@ -56,6 +56,8 @@ class Lane:
                 self._work()
         except BaseException as error:
             self.error = error
+        # It may hold the lane itself, and much besides.
+        del self._work
         self.waiting = "end"
         self._back.release()
 

@@ -31,7 +31,7 @@ from dtopk.estimators.dask_arrays import (
     is_dask_array,
     iter_blocks,
 )
-from dtopk.estimators.evaluation_sets import Batches, check_split
+from dtopk.estimators.evaluation_sets import Batches, check_split, slice_batches
 from dtopk.estimators.inputs import load_zarr, validate_data
 from dtopk.estimators.linear import batch_rows, feature_dtypes, kept_dtype
 from dtopk.estimators.place import Place
@@ -151,13 +151,7 @@ def open_set(
         f"y of {name}", compute_column(estimator.client, y) if is_dask_array(y) else y, classes
     )
     check_consistent_length(features, codes)
-    n_rows = batch_rows(estimator.n_features_in_, len(classes))
-
-    def batches() -> Iterator[tuple[NDArray[np.int64], Array]]:
-        for start in range(0, len(codes), n_rows):
-            yield codes[start : start + n_rows], features[start : start + n_rows]
-
-    return batches
+    return slice_batches(codes, features, batch_rows(estimator.n_features_in_, len(classes)))
 
 
 def _open_split(

@@ -322,7 +322,7 @@ class TopKClassifier(KeepsEvaluation, LinearPredictions):
         """
         loss = self._make_loss()
         options = make_options(self.get_params(deep=False))
-        check_callbacks(self.callbacks)
+        callbacks = check_callbacks(self.callbacks)
         evaluation = make_evaluation_options(
             eval_set,
             self.eval_metric,
@@ -342,7 +342,7 @@ class TopKClassifier(KeepsEvaluation, LinearPredictions):
                 rows,
                 loss,
                 options,
-                callbacks=self._list_callbacks(evaluate),
+                callbacks=self._list_callbacks(callbacks, evaluate),
                 start=None if previous is None else self._start_from(previous, classes),
             )
         self._keep_evaluation(evaluate)
@@ -376,12 +376,14 @@ class TopKClassifier(KeepsEvaluation, LinearPredictions):
             verbose=bool(self.verbose),
         )
 
-    def _list_callbacks(self, evaluate: EvaluateSets | None = None) -> list[Callback]:
-        """List all that is told of a training."""
+    def _list_callbacks(
+        self, callbacks: Sequence[Callback], evaluate: EvaluateSets | None = None
+    ) -> list[Callback]:
+        """List all that is told of a training, the estimator's own callbacks last."""
         found: list[Callback] = [EpochLines()] if self.verbose else []
         if evaluate is not None:
             found.append(evaluate)
-        return [*found, *check_callbacks(self.callbacks)]
+        return [*found, *callbacks]
 
     def _previous_weights(self) -> tuple[Array, Array] | None:
         """Return the weights to start from and their classes, with a row for the constant."""

@@ -248,7 +248,7 @@ class TopKClassifierCV(TopKClassifier):
         Cs = _make_grid(self.Cs)
         options = make_options(self.get_params(deep=False) | {"C": Cs[0], "partitions": None})
         score_rows = choose_scorer(self.scoring)
-        check_callbacks(self.callbacks)
+        callbacks = check_callbacks(self.callbacks)
         evaluation = make_evaluation_options(
             eval_set,
             self.eval_metric,
@@ -269,7 +269,7 @@ class TopKClassifierCV(TopKClassifier):
         scores, gaps, fitted = [], [], []
         for train, test in check_cv(self.cv, labels, classifier=True).split(features, labels):
             times = np.bincount(np.arange(len(labels))[train], minlength=len(labels))
-            results = self._fit_path(loss, options, Cs, features, codes, weight * times)
+            results = self._fit_path(loss, options, Cs, features, codes, weight * times, callbacks)
             rows = np.arange(len(labels))[test]
             scores.append(
                 [score_rows(self, each, features, codes, rows, given) for each in results]
@@ -286,8 +286,8 @@ class TopKClassifierCV(TopKClassifier):
             weights = weigh_classes(self.class_weight, self.classes_, self._total(codes, weight))
             options = replace(options, C=self.C_, class_weight=weights)
             rows_of_all = ArrayRows(features, codes, len(self.classes_), weight)
-            callbacks = self._list_callbacks(evaluate)
-            result = fit(rows_of_all, loss, options, start=start, callbacks=callbacks)
+            told = self._list_callbacks(callbacks, evaluate)
+            result = fit(rows_of_all, loss, options, start=start, callbacks=told)
             self._keep_evaluation(evaluate)
             self._keep(result, self.classes_)
         else:
@@ -355,6 +355,7 @@ class TopKClassifierCV(TopKClassifier):
         features: Array,
         codes: NDArray[np.int32],
         weight: Array,
+        callbacks: Sequence[Callback],
     ) -> list[FitResult]:
         """Train a model of each C on the rows of a weight above 0."""
         weights = weigh_classes(self.class_weight, self.classes_, self._total(codes, weight))
@@ -363,7 +364,7 @@ class TopKClassifierCV(TopKClassifier):
             rows,
             [Candidate(name=str(place), loss=loss, C=float(C)) for place, C in enumerate(Cs)],
             replace(options, class_weight=weights),
-            callbacks=lambda candidate: self._list_callbacks(),
+            callbacks=lambda candidate: self._list_callbacks(callbacks),
             # One after the other: chosen from times that a pass takes, the last digits, and so
             # what is predicted for rows near a boundary, would not be the same every time.
             width=1,

@@ -212,6 +212,24 @@ def _take_metric(counts: Counts, metric: str) -> float:
     return counts.rank_loss() if metric == "rank_loss" else counts.mean_average_precision()
 
 
+def slice_batches(labels: Array, features: Array, n_rows: int) -> Batches:
+    """Return what goes through rows in memory, some at a time.
+
+    Parameters
+    ----------
+    labels : ndarray of shape (n_samples,) or (n_samples, n_classes)
+    features : ndarray of shape (n_samples, n_features)
+    n_rows : int
+        Rows at a time.
+    """
+
+    def batches() -> Iterator[tuple[Array, Array]]:
+        for start in range(0, len(features), n_rows):
+            yield labels[start : start + n_rows], features[start : start + n_rows]
+
+    return batches
+
+
 def check_callbacks(callbacks: Sequence[Callback] | None) -> list[Callback]:
     """Return an estimator's callbacks as a list.
 

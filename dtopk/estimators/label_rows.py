@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import _check_sample_weight, check_consistent_length
 
 from dtopk.engine import ArrayRows, Rows, StoreRows, find_improper
-from dtopk.estimators.evaluation_sets import Batches, check_split
+from dtopk.estimators.evaluation_sets import Batches, check_split, slice_batches
 from dtopk.estimators.inputs import load_zarr, validate_data
 from dtopk.estimators.label_sets import read_label_sets
 from dtopk.estimators.linear import batch_rows, feature_dtypes
@@ -137,13 +137,7 @@ def open_label_set(
     )
     sets, _ = read_label_sets(Y, classes)
     check_consistent_length(features, sets)
-    indicator = sets.to_indicator(len(classes))
-
-    def batches() -> Iterator[tuple[Array, Array]]:
-        for start in range(0, len(features), n_rows):
-            yield indicator[start : start + n_rows], features[start : start + n_rows]
-
-    return batches
+    return slice_batches(sets.to_indicator(len(classes)), features, n_rows)
 
 
 def _check_proper(

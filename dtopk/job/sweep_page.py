@@ -175,9 +175,7 @@ def _list_settings(sweep: SweepReport) -> str:
             _link(setting, best.get(setting)),
             f"{setting.C:g}",
             *(_format(metric, row.get(metric)) for metric in metrics),
-            f"{row['gap']:.1e}"
-            if row["certified"]
-            else f'<span class="bad">{row["gap"]:.1e}</span>',
+            _format_gap(row),
             f"{row['epochs']:,}",
             f"{row['seconds']:.1f}",
             html.escape(row["solver"]),

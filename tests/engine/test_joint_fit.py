@@ -1,7 +1,9 @@
 """Several models trained together end where each would have ended alone."""
 
+import gc
 import signal
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -17,6 +19,9 @@ from dtopk.engine import (
     fit,
     fit_many,
 )
+from dtopk.engine.duals import Duals
+from dtopk.engine.fit import make_member
+from dtopk.engine.joint_run import JointRun
 from dtopk.engine.member import Member
 from dtopk.losses import make_loss
 from dtopk_storage import create_store, open_store
@@ -158,6 +163,47 @@ def test_a_model_starts_from_another_one_only_if_its_c_is_little_smaller(monkeyp
     given = candidates(SOFTMAX, C=(0.01, 0.05, 1.0))
     fit_many(ArrayRows(X, y, M), given, OPTIONS, width=1)
     assert started == [0.05]
+
+
+def test_a_start_is_kept_while_models_of_a_larger_c_end(monkeypatch):
+    """The first model is alone in its first pass; those that join it have a large C."""
+    X, y = problem()
+    started: list[float] = []
+    start = Member.start
+
+    def note(self, point):
+        started.append(self.options.C)
+        return start(self, point)
+
+    monkeypatch.setattr(Member, "start", note)
+    monkeypatch.setattr(JointRun, "_choose_width", lambda self: 2 if self._scans else 1)
+    given = candidates(SOFTMAX, C=(0.01, 0.05, 1.0, 10.0))
+    fit_many(ArrayRows(X, y, M), given, OPTIONS)
+    assert started == [0.05]
+
+
+def test_duals_of_a_model_that_is_done_and_no_start_are_not_held(monkeypatch):
+    """Not even by a cycle: they may be most of the memory that there is."""
+    X, y = problem()
+    duals: list[weakref.ref[Duals]] = []
+
+    def note(*arguments, **others):
+        member = make_member(*arguments, **others)
+        duals.append(weakref.ref(member.duals))
+        return member
+
+    monkeypatch.setattr("dtopk.engine.joint_run.make_member", note)
+    held: list[int] = []
+    given = candidates(SOFTMAX, C=(0.01, 0.05, 0.25, 1.0, 100.0))
+    gc.disable()
+    try:
+        fit_many(
+            ArrayRows(X, y, M), given, OPTIONS, width=1,
+            take=lambda *_: held.append(sum(each() is not None for each in duals)),
+        )  # fmt: skip
+    finally:
+        gc.enable()
+    assert held == [1, 2, 2, 2, 1]
 
 
 def test_of_models_that_share_passes_those_with_a_large_c_come_first():
