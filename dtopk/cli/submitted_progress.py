@@ -107,7 +107,11 @@ class SweepProgress:
         return f"after {self.describe()}"
 
 
-def read_progress(folder: SubmissionFolder) -> RunProgress | SweepProgress:
+Progress = RunProgress | SweepProgress
+"""How far what was submitted is."""
+
+
+def read_progress(folder: SubmissionFolder) -> Progress:
     """Read how far the run, or the sweep, of a submission is.
 
     Parameters
