@@ -18,7 +18,7 @@ from dtopk.cli.submission import (
     find_submission,
     list_logs,
 )
-from dtopk.cli.submitted_progress import RunProgress, SweepProgress, read_progress
+from dtopk.cli.submitted_progress import Progress, SweepProgress, read_progress
 from dtopk.launch.submit import JobState, SubmissionFolder, SubmissionRecord, make_back_end
 
 _PHASES = {
@@ -28,7 +28,6 @@ _PHASES = {
     "unknown": "not known",
 }
 _UNSEEN = "its folder cannot be read from here; see `dtopk logs`"
-Progress = RunProgress | SweepProgress
 
 
 @click.command()

@@ -154,7 +154,7 @@ def _place_here(job: TrainJob) -> SubmissionFolder:
 
 def _check_same_folder(folder: SubmissionFolder, run_dir: str) -> None:
     """Refuse a folder of a submission that is another run's, or another's submission."""
-    advice = "Name another one by submit.log_directory."
+    advice = "Name another folder for such by submit.log_directory."
     if folder.record.is_file():
         before = folder.read_record().run_dir
         if before != run_dir:
@@ -165,7 +165,8 @@ def _check_same_folder(folder: SubmissionFolder, run_dir: str) -> None:
     elif not RunFolder(path=folder.run).is_empty():
         raise ValueError(
             f"folder of a submission must be new or empty, got {str(folder.run)!r} for "
-            f"{run_dir!r}, which is in use. {advice}"
+            f"{run_dir!r}, which is in use: script and logs would lie with what is another's. "
+            f"{advice}"
         )
 
 
@@ -276,15 +277,16 @@ def _check_free(folder: SubmissionFolder) -> None:
 def _send(
     back_end: BackEnd, sender: BackEnd, submission: Submission, job: TrainJob, script: str
 ) -> SubmissionRecord:
-    """Write the files of a submission, and send it; what is not taken leaves nothing."""
+    """Write the files of a submission, and send it; what is not taken or noted leaves nothing."""
     folder = submission.folder
     is_new = not folder.record.is_file()
     earlier: tuple[str, ...] = ()
     if not is_new:
         before = folder.read_record()
         earlier = (*before.earlier, before.job_id)
-    folder.create()
+    record = None
     try:
+        folder.create()
         submission.log_dir.mkdir(parents=True, exist_ok=True)
         for name in ("cancelled", "failures"):
             (folder.path / name).unlink(missing_ok=True)
@@ -292,19 +294,24 @@ def _send(
         back_end.script_path(folder).write_text(script, encoding="utf-8")
         back_end.prepare(submission)
         record = sender.send(submission)
-    except (ClusterError, OSError):
+        record = dataclasses.replace(
+            record,
+            earlier=earlier,
+            form=submission.options.form if back_end.needs else "",
+            dashboard_port=submission.options.dashboard_port if back_end.needs else 0,
+        )
+        folder.write_record(record)
+    except BaseException:
+        if record is not None:
+            # Nobody would find it again.
+            with contextlib.suppress(ClusterError, OSError):
+                sender.cancel(record, now=True)
         if is_new:
             shutil.rmtree(folder.path, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                folder.run.rmdir()
+            for each in (submission.log_dir, folder.run):
+                with contextlib.suppress(OSError):
+                    each.rmdir()
         raise
-    record = dataclasses.replace(
-        record,
-        earlier=earlier,
-        form=submission.options.form if back_end.needs else "",
-        dashboard_port=submission.options.dashboard_port if back_end.needs else 0,
-    )
-    folder.write_record(record)
     return record
 
 

@@ -107,7 +107,11 @@ class SweepProgress:
         return f"after {self.describe()}"
 
 
-def read_progress(folder: SubmissionFolder) -> RunProgress | SweepProgress:
+Progress = RunProgress | SweepProgress
+"""How far what was submitted is."""
+
+
+def read_progress(folder: SubmissionFolder) -> Progress:
     """Read how far the run, or the sweep, of a submission is.
 
     Parameters
@@ -171,7 +175,9 @@ def _read_sweep(sweep: SweepFolder, job: SweepJob) -> SweepProgress:
     # On workers one is trained after the other.
     next_one = sweep.find_checkpoint(missing[0], job.output.state_url) if missing else None
     anew = [Unit(setting=each, refit=True) for each in settings] if not missing else []
-    ended = [each.ended for each in (*done, *map(sweep.find_result, anew)) if each is not None]
+    results = (*done, *map(sweep.find_result, anew))
+    # Earlier versions have not noted it.
+    ended = [each.ended for each in results if each is not None and each.ended]
     if next_one is not None:
         ended.append(next_one.saved)
     result = sweep.read_result() if sweep.result.is_file() else {}

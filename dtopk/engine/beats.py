@@ -38,7 +38,7 @@ _lock = threading.Lock()
 
 
 @contextlib.contextmanager
-def hearing(client: Client, take: Callable[[Beat], None]) -> Iterator[None]:
+def hear_beats(client: Client, take: Callable[[Beat], None]) -> Iterator[None]:
     """Hear the members' signs of life, of all runs, while the context is open.
 
     Parameters

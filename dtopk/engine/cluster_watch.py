@@ -21,6 +21,7 @@ _ASK_S = 10.0
 _SCHEDULER_S = 30.0
 """Seconds after which a scheduler that does not answer is given up."""
 _LOOK_S = 0.25
+"""Seconds between two looks for workers."""
 _TELL_S = 5.0
 """Seconds in which a worker must answer, or is left out."""
 

@@ -20,7 +20,7 @@ import numpy as np
 from distributed import Client
 from numpy.typing import NDArray
 
-from dtopk.engine.beats import hearing
+from dtopk.engine.beats import hear_beats
 from dtopk.engine.blocks import Layout
 from dtopk.engine.calls import Delivered, MemberSpec
 from dtopk.engine.memory import MemoryPlan
@@ -132,7 +132,7 @@ class DaskTeam:
     def __enter__(self) -> Self:
         self._calls.open()
         try:
-            self._hearing.enter_context(hearing(self._client, self._calls.take_beat))
+            self._hearing.enter_context(hear_beats(self._client, self._calls.take_beat))
             self._assemble(self._min_workers)
         except BaseException:
             self._leave()

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dtopk.engine.calls import unpack_error
 from dtopk.engine.messages import Wish
-from dtopk.engine.signs import SignsOfLife
+from dtopk.engine.signs import LOOK_S, SignsOfLife
 
 Array = NDArray[Any]
 
@@ -18,8 +18,6 @@ GREETING = "greeting"
 """Kind of a wish that asks for nothing but an answer."""
 _GREETING_S = 15.0
 """Seconds in which a peer must be reached at the start."""
-_LOOK_S = 0.25
-"""Seconds after which it is looked whether what is waited for is still wanted."""
 _PEERS_AT_A_TIME = 16
 
 
@@ -111,7 +109,7 @@ class Links:
         try:
             while left:
                 try:
-                    item = came.get(timeout=_LOOK_S)
+                    item = came.get(timeout=LOOK_S)
                 except Empty:
                     self._signs.check()
                     continue

@@ -25,7 +25,7 @@ from dtopk.engine.links import Links, PeerLost
 from dtopk.engine.member import Member
 from dtopk.engine.messages import Places
 from dtopk.engine.options import StartPoint
-from dtopk.engine.signs import SessionEnded, SignsOfLife
+from dtopk.engine.signs import LOOK_S, SessionEnded, SignsOfLife
 from dtopk.engine.sizes import Sizes
 from dtopk.solvers.sdca import Timings
 from dtopk_storage import CheckpointError, DatasetError, DualFile, RunState
@@ -36,8 +36,6 @@ Array = NDArray[Any]
 
 _BEAT_S = 1.0
 """Seconds between two signs of life."""
-_LOOK_S = 0.25
-"""Seconds after which it is looked whether what is waited for is still wanted."""
 _UNCLAIMED_S = 30.0
 """Seconds after which a member is freed that nobody turns out to hold."""
 
@@ -129,7 +127,7 @@ class Seat:
     def _make(self) -> list[Any]:
         spec = self.spec
         while any(seat.spec.run == spec.run for seat in self._owner.leaving):
-            time.sleep(_LOOK_S)  # for its memory
+            time.sleep(LOOK_S)  # for its memory
             self._signs.check()
         rows = spec.rows.open()
         if spec.rows.fingerprint(rows) != spec.fingerprint:

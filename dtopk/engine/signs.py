@@ -2,6 +2,9 @@
 
 import time
 
+LOOK_S = 0.25
+"""Seconds after which who waits looks whether what is waited for is still wanted."""
+
 
 class SessionEnded(Exception):
     """The lead has given this member up."""

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import shlex
 import ssl
 import stat
@@ -16,6 +17,10 @@ from dtopk.launch.options import ClusterOptions, split_address
 from dtopk.launch.workers import describe_error
 
 logger = logging.getLogger(__name__)
+
+_OF_CERTIFICATE = re.compile(r"ALERT_(\w*CERTIFICATE|UNKNOWN_CA|ACCESS_DENIED|DECRYPT_ERROR)")
+"""OpenSSL's names of the alerts by which the other end refuses a certificate, the last of them one
+of an authority of the same name; the other alerts are about versions of TLS, ciphers and damage."""
 
 
 def make_security(options: ClusterOptions) -> Security | None:
@@ -118,7 +123,7 @@ async def exchange_certificates(address: str, security: Security) -> None:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
     except ssl.SSLError as error:
-        if "ALERT" in (error.reason or ""):
+        if _OF_CERTIFICATE.search(error.reason or ""):
             shown = security.get_tls_config_for_role("client")["cert"]
             raise ClusterError(
                 f"tls_cert must be a certificate that the scheduler at {address!r} takes, got "

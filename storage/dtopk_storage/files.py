@@ -15,6 +15,8 @@ Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 # EFBIG is what a process under a file size limit gets where a full disk gives ENOSPC.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NO_FILE_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
+"""Numbers of the errors by which a file system says that it has no locks."""
 
 
 def is_disk_full(error: OSError) -> bool:
@@ -171,7 +173,7 @@ def walk_files(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def exclusive_lock(path: Path) -> Iterator[None]:
+def exclusive_lock(path: Path, *, makes_folder: bool = True) -> Iterator[None]:
     """Hold a lock file, which the kernel releases however the process ends.
 
     The holder may remove the file, by renaming its folder first: whoever had opened it before
@@ -180,23 +182,29 @@ def exclusive_lock(path: Path) -> Iterator[None]:
     Parameters
     ----------
     path : Path
-        Made with its folder if it is not there, and left there.
+        Made if it is not there, and left there.
+    makes_folder : bool
+        Whether its folder is made if it is not there.
 
     Raises
     ------
     BlockingIOError
         Another process holds it.
+    FileNotFoundError
+        There is no folder, and none is to be made.
     """
-    with _open_locked(path):
+    with _open_locked(path, makes_folder):
         yield
 
 
-def _open_locked(path: Path) -> IO[str]:
-    while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
+def _open_locked(path: Path, makes_folder: bool) -> IO[str]:
+    while makes_folder or path.parent.is_dir():
+        if makes_folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack, contextlib.suppress(FileNotFoundError):
             file = stack.enter_context(path.open("w"))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 stack.pop_all()
                 return file
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))

@@ -28,7 +28,7 @@ from dtopk_storage.manifest import (
 )
 from dtopk_storage.objects import ObjectPath
 from dtopk_storage.paths import AnyPath, delete_tree, write_whole
-from dtopk_storage.replacement import REPLACED, restore_replaced
+from dtopk_storage.replacement import REPLACED, put_back
 from dtopk_storage.statistics import FeatureStatistics
 from dtopk_storage.store_opening import is_store
 
@@ -255,8 +255,9 @@ def delete_store(path: AnyPath) -> None:
 def publish(folder: AnyPath, path: AnyPath) -> None:
     """Rename a whole store into its place, and what stood there to `REPLACED` beside it.
 
-    Killed between the two, nothing is at `path`: `restore_replaced` puts the earlier store back.
-    Nothing can be renamed in an object store: a store is written where it is to be.
+    Interrupted between the two, the earlier store is put back; killed, nothing is at `path`, and
+    `restore_replaced` puts it back. Nothing can be renamed in an object store: a store is
+    written where it is to be.
 
     Parameters
     ----------
@@ -268,14 +269,15 @@ def publish(folder: AnyPath, path: AnyPath) -> None:
         assert folder == path
         return
     path.parent.mkdir(parents=True, exist_ok=True)
+    replaced = folder.with_name(REPLACED)
     if path.exists():
-        replaced = folder.with_name(REPLACED)
         delete_tree(replaced)
-        path.rename(replaced)
-        sync_folder(folder.parent)
     try:
+        if path.exists():
+            path.rename(replaced)
+            sync_folder(folder.parent)
         folder.rename(path)
     except BaseException:
-        restore_replaced(path)
+        put_back(replaced, path)
         raise
     sync_folder(path.parent)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import datetime
-import errno
 import fcntl
 import json
 import logging
@@ -16,13 +15,13 @@ from pathlib import Path
 from typing import Self
 
 from dtopk_storage.errors import CheckpointError
+from dtopk_storage.files import NO_FILE_LOCKS
 from dtopk_storage.json_files import parse_record
 from dtopk_storage.locations import ObjectFolder, explain_full_disk, open_location
 
 logger = logging.getLogger(__name__)
 
 _LOCK = "lock"
-_NO_FILE_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 
 REFRESH_S = 10.0
 """Seconds between the signs of life of a run in an object store."""
@@ -225,7 +224,7 @@ class FileLock:
             holder = _parse_holder(os.pread(descriptor, 4096, 0))
             raise _refuse(str(self.path.parent), holder, "") from error
         except OSError as error:
-            if error.errno not in _NO_FILE_LOCKS:
+            if error.errno not in NO_FILE_LOCKS:
                 raise
             raise ValueError(
                 f"run folder must be on a file system with file locks (flock), got "

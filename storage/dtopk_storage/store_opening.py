@@ -145,8 +145,9 @@ def _check_folder(folder: AnyPath) -> None:
     work = folder if folder.suffix == WORK_SUFFIX else folder.with_name(folder.name + WORK_SUFFIX)
     for left in find_replaced(folder):
         raise DatasetError(
-            f"store {path!r} must be there, but its replacement was broken off, and the earlier "
-            f"store is in {str(left)!r}. Write the new one again, or rename this one to {path!r}."
+            f"store {path!r} must be there, but its replacement was broken off or is under way: "
+            f"the earlier store is in {str(left)!r}. Write the new one again; only where no writer "
+            f"is at work may this one be renamed to {path!r}."
         )
     if work.is_dir():
         raise DatasetError(

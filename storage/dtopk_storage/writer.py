@@ -1,8 +1,10 @@
 """Writing a store from rows that come one block after the other."""
 
+import contextlib
 import dataclasses
-import os
+import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -37,12 +39,21 @@ from dtopk_storage.publishing import (
     finish_store,
     publish,
 )
-from dtopk_storage.replacement import WRITING_SUFFIX, restore_replaced
+from dtopk_storage.replacement import (
+    NEW,
+    REPLACED,
+    delete_leftovers,
+    hold_writers_folder,
+    put_back,
+    restore_replaced,
+)
 from dtopk_storage.statistics import FeatureStatistics
 from dtopk_storage.store import FeatureStore
 from dtopk_storage.store_opening import open_store, store_path
 from dtopk_storage.values import as_feature_dtype, convert_features
 from dtopk_storage.write_behind import WriteBehind
+
+logger = logging.getLogger(__name__)
 
 
 class StoreWriter:
@@ -63,6 +74,7 @@ class StoreWriter:
         has_sample_weight: bool,
         provenance: Mapping[str, object],
         overwrite: bool,
+        holding: contextlib.ExitStack,
     ) -> None:
         self._path = path
         self._place = repr(str(path))
@@ -74,6 +86,7 @@ class StoreWriter:
         self._has_sample_weight = has_sample_weight
         self._provenance = dict(provenance)
         self._overwrite = overwrite
+        self._holding = holding
         self._statistics = FeatureStatistics(features.shape[1])
         self._splits: dict[str, list[tuple[int, int]]] = {}
         self._label_reader = LabelReader(len(class_names), self._place)
@@ -156,14 +169,33 @@ class StoreWriter:
         except BaseException:
             self.abort()
             raise
-        if self._folder != self._path:
-            delete_tree(self._folder.parent)
+        self._remove()
         return open_store(self._path)
 
     def abort(self) -> None:
-        """Remove what was written."""
+        """Remove what was written, once a store that made room for it is back in its place."""
         self._behind.abandon()
-        delete_tree(self._folder if self._folder == self._path else self._folder.parent)
+        if self._folder == self._path:
+            delete_tree(self._folder)
+        else:
+            self._remove()
+
+    def _remove(self) -> None:
+        """Remove the writer's own folder, unless it has the only store."""
+        if not (isinstance(self._path, Path) and isinstance(self._folder, Path)):
+            return
+        replaced = self._folder.with_name(REPLACED)
+        with self._holding:
+            try:
+                put_back(replaced, self._path)
+            except OSError as error:
+                if replaced.exists():
+                    logger.warning(
+                        "store %s could not be put back, and is in %r: %s. The next that writes "
+                        "the store tries it again.", self._place, str(replaced), error
+                    )  # fmt: skip
+                    return
+            delete_tree(self._folder.parent)
 
     def _finish(self) -> None:
         """Write all that is not on the disk yet."""
@@ -323,7 +355,8 @@ def create_store(
     name_type: ClassNameType = "str" if class_names and isinstance(class_names[0], str) else "int"
     check_class_names(names, name_type, repr(str(path)))
     codec = check_compression(compression)
-    folder = _make_folder(target)
+    holding = contextlib.ExitStack()
+    folder = _make_folder(target, holding)
     return StoreWriter(
         target,
         features=ChunkedArray(
@@ -340,16 +373,16 @@ def create_store(
         has_sample_weight=sample_weight,
         provenance=provenance or {},
         overwrite=overwrite,
+        holding=holding,
     )
 
 
-def _make_folder(target: AnyPath) -> AnyPath:
-    """Make the folder that a store is written in, and leave nothing in it."""
+def _make_folder(target: AnyPath, holding: contextlib.ExitStack) -> AnyPath:
+    """Make the folder that a store is written in, with nothing in it, and hold it."""
     if isinstance(target, ObjectPath):
         delete_store(target)
         return target
-    work = target.with_name(f"{target.name}{WRITING_SUFFIX}{os.getpid()}")
-    delete_tree(work)
-    folder = work / "store"
-    folder.mkdir(parents=True)
+    delete_leftovers(target)
+    folder = holding.enter_context(hold_writers_folder(target)) / NEW
+    folder.mkdir()
     return folder

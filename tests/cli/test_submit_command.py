@@ -16,6 +16,7 @@ import pytest
 from dtopk.cli.submit import _prepare_job
 from dtopk.job import load_job
 from dtopk.launch.submit import SubmissionFolder, SubmissionRecord, make_back_end
+from dtopk.launch.submit.local import Local
 from dtopk.model import load_model
 from dtopk_storage import open_dual
 from tests.small_stores import make_store
@@ -244,6 +245,59 @@ def test_machine_without_the_batch_system_is_refused_and_nothing_left(
     assert result.status == 1
     assert "the program 'sbatch' must be on the PATH to submit to 'slurm'" in result.err
     assert not run_dir.exists()
+
+
+@pytest.mark.parametrize("step", ["write_text", "send", "write_record"])
+@pytest.mark.parametrize("cause", [KeyboardInterrupt, OSError])
+def test_interrupted_submission_leaves_nothing_and_can_be_repeated(
+    call, job_path, run_dir, tmp_path, step, cause
+):
+    """Also no process, when it was sent and not noted."""
+    logs = tmp_path / "logs"
+    submit = ("submit", job_path, "--to", "local", "--run-dir", run_dir,
+              "--set", f"submit.log_directory={logs}")  # fmt: skip
+    cancelled = []
+
+    def fail(self, *arguments, **options):
+        raise cause
+
+    def note(self, record, *, now):
+        cancelled.append(now)
+
+    with pytest.MonkeyPatch.context() as patch:
+        places = {"write_text": Path, "send": Local, "write_record": SubmissionFolder}
+        patch.setattr(places[step], step, fail)
+        if step == "write_record":
+            patch.setattr(Local, "send", lambda self, given: self.make_record(given, "0"))
+        patch.setattr(Local, "cancel", note)
+        assert call(*submit).status != 0
+    assert cancelled == [True] * (step == "write_record")
+    assert not run_dir.exists()
+    assert list(logs.iterdir()) == []
+    assert call(*submit, "--dry-run").status == 0
+
+
+def test_folder_of_a_run_of_this_machine_is_refused_for_one_elsewhere(
+    call, job_path, tmp_path, monkeypatch
+):
+    """Script and logs of the pods' run would be in the folder of the other one."""
+    monkeypatch.chdir(tmp_path)
+    assert call("train", job_path, "--run-dir", "runs/first").status == 0
+    words = ("data.store=/data/s.zarr", "submit.cores=2", "submit.memory=8GB",
+             "submit.image=dtopk:1", "submit.claim=data")  # fmt: skip
+    settings = [word for each in words for word in ("--set", each)]
+    submit = ("submit", job_path, "--to", "kubernetes", "--run-dir", "/data/runs/first", *settings)
+    for more in ([], ["--dry-run"]):
+        result = call(*submit, *more)
+        assert result.status == 2
+        assert (
+            f"folder of a submission must be new or empty, got '{tmp_path}/runs/first' for "
+            "'/data/runs/first', which is in use: script and logs would lie with what is another's."
+            " Name another folder for such by submit.log_directory."
+        ) in result.err
+    result = call(*submit, "--dry-run", "--set", f"submit.log_directory={tmp_path / 'pods'}")
+    assert result.status == 0, result.err
+    assert not (tmp_path / "runs" / "first" / "submission").exists()
 
 
 def test_unknown_back_end_is_refused_with_those_there_are(call, job_path):

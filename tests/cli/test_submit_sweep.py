@@ -9,11 +9,12 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from dtopk.cli.submit import _prepare_job
+from dtopk.cli.submitted_progress import read_progress
 from dtopk.job import job_to_toml
 from dtopk.job.files import load_any_job
 from dtopk.job.run_folder import RunRecord
 from dtopk.job.sweep_folder import SweepFolder
-from dtopk.launch.submit import BACK_ENDS, SubmissionFolder, make_back_end
+from dtopk.launch.submit import BACK_ENDS, SubmissionFolder, SubmissionRecord, make_back_end
 from tests.small_stores import make_store
 from tests.submitted_runs import driver_of, has_ended, wait_until
 
@@ -124,6 +125,25 @@ def test_killed_sweep_says_so_and_trains_what_is_missing(
     assert found["failure"]["cause"] == "cancelled"
     assert "3 of 4 models are done and kept" in call("logs", run_dir).out
     assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+@pytest.mark.parametrize(("ended", "committed"), [((0, 0), None), ((0, 1e9), 1e9)])
+def test_results_without_a_time_are_no_commits_of_1970(call, job_path, tmp_path, ended, committed):
+    """Earlier versions have not noted when a training came to its end."""
+    run = tmp_path / "sweep"
+    words = ("--set", "sweep.C=[0.1, 1]", "--set", "solver.tol=1e-1")
+    assert call("sweep", job_path, "--run-dir", run, *words).status == 0
+    for path, time_s in zip(sorted(run.glob("settings/*/result.json")), ended, strict=True):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"ended": time_s}))
+    folder = SubmissionFolder(run=run)
+    folder.create()
+    folder.job.write_text((run / "job.toml").read_text())
+    record = SubmissionRecord(
+        back_end="local", job_id="1", host="h", run_dir=str(run), log_dir="", command="sweep"
+    )
+    folder.write_record(record)
+    progress = read_progress(folder)
+    assert (progress.n_done, progress.committed) == (2, committed)
 
 
 def test_refused_sweep_says_why(call, call_json, job_path, run_dir):

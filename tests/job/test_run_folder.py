@@ -9,6 +9,8 @@ import pytest
 from dtopk.job.resumption import check_resumable
 from dtopk.job.run_folder import Checkpoint, RunFolder, RunRecord, name_run_folder
 from dtopk_storage import CheckpointError, RunLock, open_run_state
+from dtopk_storage.paths import as_path
+from dtopk_storage.run_lock import LockHolder
 
 
 @pytest.fixture
@@ -88,6 +90,17 @@ def test_lock_of_a_process_killed_after_the_end_goes_and_one_that_is_held_stays(
     with pytest.raises(ValueError, match="has ended"):
         look(claimed)
     assert not lock.exists()
+
+
+def test_lock_in_an_object_store_is_only_looked_at(record):
+    folder = RunFolder(path=as_path("memory://locks/run", name="run folder"))
+    folder.claim(record, "version = 1\n")
+    folder.write_result({})
+    old = LockHolder(host="elsewhere", pid=1, id="a", started=0.0, refreshed=0.0).to_json()
+    (folder.path / "lock").write_bytes(old)
+    with pytest.raises(ValueError, match="has ended"):
+        folder.check_usable()
+    assert (folder.path / "lock").read_text().encode() == old
 
 
 def test_run_that_stopped_before_its_first_commit_can_be_started_again(claimed):

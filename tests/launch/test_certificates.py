@@ -1,10 +1,15 @@
 """Clusters with TLS, and those who come to them with another certificate than they should."""
 
+import asyncio
+import contextlib
 import datetime
 import logging
 import re
+import socket
+import ssl
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +17,10 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from distributed import Security
 
 from dtopk.launch import ClusterError, ClusterOptions, open_cluster
-from dtopk.launch.security import make_security
+from dtopk.launch.security import exchange_certificates, make_security
 from tests.launch.conftest import Certificates
 
 ENDS_S = 60.0
@@ -127,6 +133,34 @@ def test_scheduler_with_an_expired_certificate_is_refused(certificates, expired,
     finally:
         process.kill()
         process.wait()
+
+
+def test_scheduler_of_another_version_of_tls_does_not_blame_the_certificate(certificates):
+    """It sends an alert too, before it has seen a certificate."""
+    newest = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    newest.load_cert_chain(certificates.cert, certificates.key)
+    newest.minimum_version = ssl.TLSVersion.TLSv1_3
+    security = Security(
+        require_encryption=True,
+        tls_ca_file=certificates.ca,
+        tls_client_cert=certificates.cert,
+        tls_client_key=certificates.key,
+        tls_max_version=ssl.TLSVersion.TLSv1_2,
+    )
+
+    def refuse(listener):
+        with contextlib.suppress(ssl.SSLError), listener.accept()[0] as plain:
+            newest.wrap_socket(plain, server_side=True)
+
+    message = (
+        r"^scheduler must speak TLS at 'tls://.*', with .* signed, but: .*ALERT_PROTOCOL_VERSION"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
+        refusal = pool.submit(refuse, listener)
+        address = f"tls://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(ClusterError, match=message):
+            asyncio.run(exchange_certificates(address, security))
+        refusal.result()
 
 
 @pytest.mark.parametrize(("mode", "warns"), [(0o600, False), (0o640, False), (0o644, True)])

@@ -524,10 +524,14 @@ def test_driver_trains_on_the_scheduler_of_the_operator(run_driver, tmp_path):
     assert (tmp_path / "sent.toml").read_text() == "x = 1\n"
 
 
-def test_driver_of_a_sweep_sweeps_and_goes_on(run_driver):
+def test_driver_of_a_sweep_sweeps_and_goes_on(run_driver, capfd):
     status, calls = run_driver("exit 1", command="sweep")
     assert (status, len(calls)) == (1, 3)
     assert all(call.split()[0] == "sweep" for call in calls)
+    assert (
+        "The sweep ended with status 1 and is started again, 1 of 2 times."
+        in capfd.readouterr().err
+    )
 
 
 def test_driver_that_fails_is_started_again_so_many_times(run_driver):

@@ -432,7 +432,7 @@ def replacing(source, tmp_path):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Path, "rename", die)
-        patch.setattr(publishing, "restore_replaced", lambda path: None)
+        patch.setattr(publishing, "put_back", lambda replaced, path: None)
         with pytest.raises(_KilledError):
             ingest(source, path, chosen)
     assert not path.exists()

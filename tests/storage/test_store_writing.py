@@ -1,5 +1,6 @@
 """A store appears whole, or not at all."""
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,8 @@ import pytest
 import zarr
 
 from dtopk_storage import DatasetError, create_store, open_store, publishing
+from dtopk_storage.files import sync_folder
+from dtopk_storage.replacement import find_replaced
 
 
 def make(path, **options):
@@ -74,13 +77,110 @@ def test_store_whose_replacement_was_broken_off_is_named_and_put_back(store, row
     """A writer was killed between the two renames."""
     path = Path(store.path)
     left = path.with_name(f"{path.name}.writing-1") / "replaced"
-    left.parent.mkdir()
+    left.with_name("store").mkdir(parents=True)
     path.rename(left)
     with pytest.raises(DatasetError, match=rf"the earlier store is in '{left}'\. Write the new"):
         open_store(path)
     with pytest.raises(DatasetError, match="exists already"):
         make(path)
     open_store(path).verify()
+
+
+@pytest.mark.parametrize("cause", [KeyboardInterrupt(), OSError(errno.EIO, "disk")])
+@pytest.mark.parametrize("failing_call", [1, 2])
+def test_store_stays_when_its_replacement_is_interrupted(store, rows, cause, failing_call):
+    """While the disk is waited for after either rename: the earlier store is there, or the new."""
+    path = Path(store.path)
+    calls: list[Path] = []
+
+    def fail(folder):
+        if folder.name == "store":
+            return  # its manifest has been written
+        calls.append(folder)
+        if len(calls) == failing_call:
+            raise cause
+        sync_folder(folder)
+
+    writer = make(path, overwrite=True)
+    writer.append(rows[0][:20], rows[1][:20])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(publishing, "sync_folder", fail)
+        with pytest.raises(type(cause)):
+            writer.finish()
+    assert len(calls) == failing_call
+    opened = open_store(path)
+    opened.verify()
+    assert opened.n_samples == (len(rows[0]) if failing_call == 1 else 20)
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_store_that_cannot_be_put_back_is_kept(store, rows, monkeypatch, caplog):
+    path = Path(store.path)
+    writer = make(path, overwrite=True)
+    writer.append(*rows)
+    rename = Path.rename
+
+    def fail(self, target):
+        if Path(target) == path:
+            raise OSError(errno.EIO, "disk")
+        return rename(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fail)
+        with pytest.raises(OSError, match="disk"):
+            writer.finish()
+    assert "could not be put back, and is in" in caplog.text
+    with pytest.raises(DatasetError, match="exists already"):
+        make(path)
+    open_store(path).verify()
+
+
+def test_store_that_was_replaced_does_not_come_back(store, rows):
+    """A writer was killed when the new store was in its place, which somebody deleted then."""
+    path = Path(store.path)
+    left = path.with_name(f"{path.name}.writing-1") / "replaced"
+    left.parent.mkdir()
+    path.rename(left)
+    with pytest.raises(DatasetError, match="must be an existing folder"):
+        open_store(path)
+    make(path).abort()
+    assert list(path.parent.iterdir()) == []
+
+
+def test_what_killed_writers_left_is_deleted_by_the_next(store, rows):
+    path = Path(store.path)
+    for name in (
+        "writing-1/replaced",
+        "writing-1/store",
+        "writing-1-2/store",
+        "writing-2020/photos",
+    ):
+        (path.parent / f"{path.name}.{name}").mkdir(parents=True)
+    alive = make(path, overwrite=True)
+    make(path, overwrite=True).abort()
+    alive.append(*rows)
+    alive.finish()
+    names = {each.name for each in path.parent.iterdir()}
+    assert names == {path.name, f"{path.name}.writing-2020"}
+
+
+def test_writer_leaves_a_store_alone_that_another_is_about_to_replace(store, rows, monkeypatch):
+    """The second begins between the two renames of the first."""
+    path = Path(store.path)
+    first = make(path, overwrite=True)
+    first.append(rows[0][:20], rows[1][:20])
+    rename = Path.rename
+
+    def begin_another(self, target):
+        if Path(target) == path and self.name == "store":
+            assert find_replaced(path)
+            make(path).abort()
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", begin_another)
+    first.finish()
+    assert open_store(path).n_samples == 20
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
 def test_a_folder_that_is_no_store_is_never_overwritten(tmp_path):

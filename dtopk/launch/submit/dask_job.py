@@ -17,7 +17,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from dtopk.launch.submit.options import SubmitOptions
-from dtopk.launch.submit.record import Command
+from dtopk.launch.submit.record import Command, name_work
 from dtopk.launch.workers import THREADS_RESOURCE
 
 KIND = "DaskJob"
@@ -61,7 +61,7 @@ failures=0
 # The run saves what it has reached, and ends.
 trap 'asked=1; [ -z "$driver" ] || kill -TERM "$driver" 2> /dev/null' TERM INT
 while :; do
-    dtopk train "$job" --run-dir "$1" --set cluster.kind=scheduler \
+    dtopk {command} "$job" --run-dir "$1" --set cluster.kind=scheduler \
         --set cluster.scheduler="$DASK_SCHEDULER_ADDRESS" < /dev/null &
     driver=$!
     [ -z "$asked" ] || kill -TERM "$driver" 2> /dev/null
@@ -77,7 +77,7 @@ while :; do
     [ "$status" -ne 0 ] && [ "$status" -ne 2 ] && [ -z "$asked" ] || exit "$status"
     failures=`expr $failures + 1`
     [ "$failures" -le "$2" ] || exit "$status"
-    echo "The run ended with status $status and is started again, $failures of $2 times." >&2
+    echo "The {work} ended with status $status and is started again, $failures of $2 times." >&2
     sleep 5 &
     wait
 done
@@ -172,7 +172,7 @@ _Dumper.add_representer(str, _represent_text)
 
 def _make_driver(run: RunInPods) -> dict[str, Any]:
     options = run.options
-    script = _DRIVER_SCRIPT.replace("dtopk train", f"dtopk {run.command}")
+    script = _DRIVER_SCRIPT.format(command=run.command, work=name_work(run.command))
     container = {
         "name": "job",
         "image": options.image,

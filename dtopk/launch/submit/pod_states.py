@@ -15,7 +15,13 @@ _KILLED = 128 + 9
 
 
 def find_component(pod: Mapping[str, Any]) -> str:
-    """Say which component a pod is of: `DRIVER`, `SCHEDULER`, `WORKER`; '': none."""
+    """Say which component a pod is of: `DRIVER`, `SCHEDULER`, `WORKER`; '': none.
+
+    Parameters
+    ----------
+    pod : mapping
+        As JSON.
+    """
     return str(pod["metadata"].get("labels", {}).get(COMPONENT_LABEL, ""))
 
 
@@ -78,7 +84,13 @@ def _without_driver(word: str, pods: Sequence[Mapping[str, Any]]) -> JobState:
 
 
 def has_begun(pod: Mapping[str, Any]) -> bool:
-    """Say whether a container of a pod has run, and so has a log."""
+    """Say whether a container of a pod has run, and so has a log.
+
+    Parameters
+    ----------
+    pod : mapping
+        As JSON.
+    """
     return bool(pod["status"].get("phase", "Pending") != "Pending")
 
 

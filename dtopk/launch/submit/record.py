@@ -22,7 +22,13 @@ Command = Literal["train", "sweep"]
 
 
 def name_work(command: str) -> str:
-    """Name what a command does, for messages: a run, or a sweep."""
+    """Name what a command does, for messages: a run, or a sweep.
+
+    Parameters
+    ----------
+    command : str
+        'train' or 'sweep'.
+    """
     return "sweep" if command == "sweep" else "run"
 
 

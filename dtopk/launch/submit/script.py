@@ -215,7 +215,12 @@ def make_begin(submission: Submission, *, may_move: bool = True) -> str:
 
 
 def make_progress_check(submission: Submission) -> str:
-    """Write how it is found out whether there was a commit since the start."""
+    """Write how it is found out whether there was a commit since the start.
+
+    Parameters
+    ----------
+    submission : Submission
+    """
     return _LOOK_FOR_COMMITS if submission.commits else _ASK_FOR_COMMITS
 
 

@@ -16,15 +16,21 @@ from dtopk_storage.files import exclusive_lock
 from dtopk_storage.objects import ObjectPath
 from dtopk_storage.paths import AnyPath
 from dtopk_storage.publishing import check_target, delete_store, publish
-from dtopk_storage.replacement import WORK_SUFFIX, find_replaced, restore_replaced
+from dtopk_storage.replacement import (
+    LOCK,
+    NEW,
+    REPLACED,
+    WORK_SUFFIX,
+    delete_leftovers,
+    find_replaced,
+    restore_replaced,
+)
 from dtopk_storage.run_lock import InUseError, RunLock
 from dtopk_storage.store_opening import is_store
 
 PLAN = "plan.json"
 """What makes the work one that can be gone on with."""
-_STORE = "store"
 _BUCKETS = "buckets"
-_LOCK = "lock"
 _REMOVED = ".removed-"
 
 
@@ -171,7 +177,7 @@ class _FolderOnDisk(WorkingFolder):
 
     @property
     def store(self) -> Path:
-        return self._path / _STORE
+        return self._path / NEW
 
     @property
     def buckets(self) -> Path:
@@ -184,8 +190,8 @@ class _FolderOnDisk(WorkingFolder):
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
         try:
-            with exclusive_lock(self._path / _LOCK):
-                restore_replaced(self._target)
+            with exclusive_lock(self._path / LOCK):
+                restore_replaced(self._target, held=self._path)
                 yield
         except BlockingIOError as error:
             raise _held_by_another(self._path) from error
@@ -196,9 +202,11 @@ class _FolderOnDisk(WorkingFolder):
     def recover(self) -> None:
         for left in self._path.parent.glob(f"{glob.escape(self._path.name)}{_REMOVED}*"):
             shutil.rmtree(left, ignore_errors=True)
-        if find_replaced(self._target):
+        delete_leftovers(self._target)
+        restore_replaced(self._target)
+        if self._path / REPLACED in find_replaced(self._target):
             with self.hold():
-                pass  # it has put the earlier store back
+                pass  # another ingest is about to put its store there, or has just been killed
 
     def begin(self) -> None:
         """Do nothing: the target stays until the store is whole."""
@@ -296,7 +304,7 @@ class _FolderInStore(WorkingFolder):
         # Nothing counts without the plan, and with it all that it names must be there.
         (self._path / PLAN).unlink(missing_ok=True)
         for entry in self._path.iterdir():
-            if entry.name != _LOCK:
+            if entry.name != LOCK:
                 entry.unlink(missing_ok=True)
 
     def _remove_buckets(self) -> None:
