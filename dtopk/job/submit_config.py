@@ -50,8 +50,9 @@ class SubmitSection:
     local_directory: str = ""
     """Folder of the nodes for scratch; empty: the system's temporary one."""
     log_directory: str = ""
-    """Folder under which the logs of each run have a folder; empty: in the run folder, and for
-    Kubernetes, or a run folder in an object store, the folder 'runs' of the working directory."""
+    """Folder under which the logs of each run have a folder, with the script where the run folder
+    is not on a disk of this machine; empty: in the run folder, and for Kubernetes, or a run folder
+    in an object store, the folder 'runs' of the working directory."""
     job_extra_directives: tuple[str, ...] = ()
     """More directives for the batch system, such as ['--constraint=avx512']."""
     job_directives_skip: tuple[str, ...] = ()

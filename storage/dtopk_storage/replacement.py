@@ -109,7 +109,10 @@ def delete_leftovers(path: Path) -> None:
 
 
 def _has_only_writers_files(folder: Path) -> bool:
-    return folder.is_dir() and {each.name for each in folder.iterdir()} <= {NEW, REPLACED, LOCK}
+    try:
+        return {each.name for each in folder.iterdir()} <= {NEW, REPLACED, LOCK}
+    except OSError:  # a file, or gone by now
+        return False
 
 
 @contextlib.contextmanager

@@ -156,12 +156,13 @@ def test_what_killed_writers_left_is_deleted_by_the_next(store, rows):
         "writing-2020/photos",
     ):
         (path.parent / f"{path.name}.{name}").mkdir(parents=True)
+    path.with_name(f"{path.name}.writing-3").touch()
     alive = make(path, overwrite=True)
     make(path, overwrite=True).abort()
     alive.append(*rows)
     alive.finish()
     names = {each.name for each in path.parent.iterdir()}
-    assert names == {path.name, f"{path.name}.writing-2020"}
+    assert names == {path.name, f"{path.name}.writing-2020", f"{path.name}.writing-3"}
 
 
 def test_writer_leaves_a_store_alone_that_another_is_about_to_replace(store, rows, monkeypatch):
