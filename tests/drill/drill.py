@@ -185,7 +185,8 @@ class Drill:
                 process.kill()
                 return Outcome("hang", time.monotonic() - began, starts, _tail(run))
             seconds = time.monotonic() - began
-            if status == 0:
+            # A kill may come after the last file was written, and before the process has ended.
+            if status == 0 or _count_ended(run) == self.epochs:
                 is_same = _is_same(run, self.reference)
                 return Outcome("same" if is_same else "different", seconds, starts)
             if starts < _ATTEMPTS:
@@ -282,6 +283,14 @@ def drill_disks(drill: Drill, cluster: Cluster, n: int) -> None:
 def _count_epochs(run: Path) -> int:
     try:
         return len((run / HISTORY).read_text().splitlines()) - 1
+    except FileNotFoundError:
+        return 0
+
+
+def _count_ended(run: Path) -> int:
+    """Count the epochs of a run that has ended."""
+    try:
+        return int(json.loads((run / RESULT).read_text())["epochs"])
     except FileNotFoundError:
         return 0
 
