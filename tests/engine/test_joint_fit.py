@@ -150,32 +150,30 @@ def test_a_model_starts_where_the_one_before_has_ended():
     assert chain < cold
 
 
-def test_a_model_starts_from_another_one_only_if_its_c_is_little_smaller(monkeypatch):
-    X, y = problem()
-    started: list[float] = []
+@pytest.fixture
+def started(monkeypatch):
+    """Give the C of the models that start from another one, as they do."""
+    found: list[float] = []
     start = Member.start
 
     def note(self, point):
-        started.append(self.options.C)
+        found.append(self.options.C)
         return start(self, point)
 
     monkeypatch.setattr(Member, "start", note)
+    return found
+
+
+def test_a_model_starts_from_another_one_only_if_its_c_is_little_smaller(started):
+    X, y = problem()
     given = candidates(SOFTMAX, C=(0.01, 0.05, 1.0))
     fit_many(ArrayRows(X, y, M), given, OPTIONS, width=1)
     assert started == [0.05]
 
 
-def test_a_start_is_kept_while_models_of_a_larger_c_end(monkeypatch):
+def test_a_start_is_kept_while_models_of_a_larger_c_end(started, monkeypatch):
     """The first model is alone in its first pass; those that join it have a large C."""
     X, y = problem()
-    started: list[float] = []
-    start = Member.start
-
-    def note(self, point):
-        started.append(self.options.C)
-        return start(self, point)
-
-    monkeypatch.setattr(Member, "start", note)
     monkeypatch.setattr(JointRun, "_choose_width", lambda self: 2 if self._scans else 1)
     given = candidates(SOFTMAX, C=(0.01, 0.05, 1.0, 10.0))
     fit_many(ArrayRows(X, y, M), given, OPTIONS)
