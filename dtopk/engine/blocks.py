@@ -13,17 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dtopk.engine.rows import PieceRange
+from dtopk.solvers.mixing import MIXED_GROUPS
 
-_BLOCKS_PER_PARTITION = 32
-"""Blocks that a partition has at least, where they need not be smaller than `_FEWEST_ROWS`."""
-_FEWEST_ROWS = 16
+_BLOCKS_PER_PARTITION, _UNMIXED_BLOCKS = 128, 32
+"""Blocks that a partition has at least, mixed or not, where they need not be smaller than
+`_FEWEST_ROWS`: the smaller they are, the less stay the same rows together."""
+_FEWEST_ROWS, _UNMIXED_ROWS = 8, 16
 _ROUND_ROWS = 4096
 """Rows that a partition visits between two synchronisations, where it has many: bringing the
 changes of W together costs as much as about a thousand of them."""
 _MOST_ROUNDS = 8
 """Synchronisations in an epoch of many rows."""
-_LEAST_ROUNDS = 2.0
-"""Synchronisations in any epoch, by the root of the number of partitions: the more there are, the
+_MOST_LEAST_ROUNDS = 32
+"""Synchronisations in any epoch are as many as partitions, up to so many: the more there are, the
 more of what each finds on its own is lost."""
 _N_SLICES = 64
 """W is cut into so many slices of rows, each of which is summed in one place. They do not depend
@@ -44,6 +46,9 @@ class Layout:
     """Whether rows or duals are read again in every epoch."""
     fixed: bool = False
     """Whether every block stays in the partition that it is in first."""
+    mixed: bool = True
+    """Whether rows of several blocks are visited in turns; in runs that an earlier version has
+    begun they are not."""
     slices: tuple[tuple[int, int], ...]
     """First row and row after the last of each slice of W."""
 
@@ -73,6 +78,7 @@ def make_layout(
     block_rows: int = 0,
     n_rounds: int = 0,
     fixed: bool = False,
+    mixed: bool = True,
 ) -> Layout:
     """Cut pieces into blocks, and weights into slices.
 
@@ -94,6 +100,8 @@ def make_layout(
         Synchronisations in an epoch; 0: from the number of rows and partitions.
     fixed : bool
         Whether blocks stay where they are for ever, as in the published schemes.
+    mixed : bool
+        Whether rows of several blocks are visited in turns, and cut accordingly.
 
     Returns
     -------
@@ -110,33 +118,40 @@ def make_layout(
         if block_rows:
             most, batch = block_rows, 1
         else:
-            most, batch = _choose_block_rows(n_samples // n_partitions, batch_rows)
+            most, batch = _choose_block_rows(n_samples // n_partitions, batch_rows, mixed)
         blocks = tuple(block for piece in pieces for block in _cut(piece, most, batch))
     if len(blocks) < n_partitions:
         raise ValueError(
             f"partitions must be at most the {len(blocks)} blocks that the {n_samples:,} training "
             f"rows are cut into, got {n_partitions}. Take fewer partitions, or smaller blocks."
         )
-    rounds = n_rounds or _choose_rounds(n_samples // n_partitions, n_partitions)
+    rounds = n_rounds or _choose_rounds(n_samples // n_partitions, n_partitions, mixed)
+    if streamed and mixed and not n_rounds:
+        # Blocks that are large are not mixed where there is one in a round.
+        rounds = min(rounds, max(len(blocks) // (n_partitions * MIXED_GROUPS), 1))
     return Layout(
         blocks=blocks,
         n_partitions=n_partitions,
         n_rounds=1 if n_partitions == 1 else min(rounds, len(blocks) // n_partitions),
         streamed=streamed,
         fixed=fixed,
+        mixed=mixed,
         slices=_cut_evenly(width, min(width, _N_SLICES)),
     )
 
 
-def _choose_block_rows(n_rows: int, batch_rows: int) -> tuple[int, int]:
+def _choose_block_rows(n_rows: int, batch_rows: int, mixed: bool) -> tuple[int, int]:
     """Choose the most rows in a block, and what they are a multiple of, from a partition's rows."""
-    most = max(_FEWEST_ROWS, n_rows // _BLOCKS_PER_PARTITION)
+    if mixed:
+        most = max(_FEWEST_ROWS, n_rows // _BLOCKS_PER_PARTITION)
+    else:
+        most = max(_UNMIXED_ROWS, n_rows // _UNMIXED_BLOCKS)
     return (most, 1) if most < batch_rows else (most - most % batch_rows, batch_rows)
 
 
-def _choose_rounds(n_rows: int, n_partitions: int) -> int:
+def _choose_rounds(n_rows: int, n_partitions: int, mixed: bool) -> int:
     """Choose the synchronisations in an epoch, from the rows of a partition."""
-    least = int(_LEAST_ROUNDS * math.sqrt(n_partitions))
+    least = min(n_partitions, _MOST_LEAST_ROUNDS) if mixed else int(2 * math.sqrt(n_partitions))
     return max(min(n_rows // _ROUND_ROWS, _MOST_ROUNDS), least)
 
 

@@ -37,6 +37,7 @@ class MemberSpec:
     options: FitOptions
     """How the problem is solved."""
     streamed: bool
+    mixed: bool
     """How the rows are cut, as of `Sizes.make_layout`."""
     plan: MemoryPlan
     """What is in memory."""

@@ -119,6 +119,7 @@ def fit_on_cluster(
             loss=loss,
             options=options,
             streamed=layout.streamed,
+            mixed=layout.mixed,
             plan=plan,
             state=state,
             mark="",

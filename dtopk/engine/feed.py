@@ -7,6 +7,7 @@ has, so that duals are never read before they are written.
 """
 
 import time
+from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -112,7 +113,9 @@ class Feed:
                 upcoming = self._thread.submit(self._load_rows, order[place + 1], rows[place + 1])
             yield visit
 
-    def visit(self, order: Sequence[int], *, update: bool) -> Generator[Visit, None, None]:
+    def visit(
+        self, order: Sequence[int], *, update: bool, n_held: int = 1
+    ) -> Generator[Visit, None, None]:
         """Yield blocks in an order, their duals to be kept if they are updated.
 
         Parameters
@@ -120,8 +123,10 @@ class Feed:
         order : sequence of int
             Numbers of blocks.
         update : bool
-            Whether the duals are kept, as candidates, once the caller asks for the next block, or
-            closes the iterator.
+            Whether the duals are kept, as candidates, once the caller asks for a further block
+            than he may hold, or closes the iterator.
+        n_held : int, at least 1
+            The latest blocks, whose duals may still change.
 
         Yields
         ------
@@ -129,9 +134,10 @@ class Feed:
         """
         self._announce(order)
         upcoming = self._thread.submit(self._load, order[0], update) if order else None
+        held: deque[Visit] = deque()
         kept: Future[None] | None = None
         try:
-            for following, block in zip([*order[1:], None], order, strict=True):
+            for following in [*order[1:], None][: len(order)]:
                 assert upcoming is not None
                 start = time.perf_counter()
                 visit = upcoming.result()
@@ -140,14 +146,20 @@ class Feed:
                 self.read_seconds += time.perf_counter() - start
                 if following is not None:
                     upcoming = self._thread.submit(self._load, following, update)
-                try:
-                    yield visit
-                finally:
-                    if update:
-                        kept = self._thread.submit(self.duals.keep, block, visit.dual)
+                held.append(visit)
+                yield visit
+                if len(held) == n_held:
+                    kept = self._keep(held.popleft(), update)
         finally:
+            for visit in held:
+                if kept is not None:
+                    kept.result()
+                kept = self._keep(visit, update)
             if kept is not None:
                 kept.result()
+
+    def _keep(self, visit: Visit, update: bool) -> Future[None] | None:
+        return self._thread.submit(self.duals.keep, visit.block, visit.dual) if update else None
 
     def read(self, block: int) -> Piece:
         """Return the rows of a block, read now or before."""

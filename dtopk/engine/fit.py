@@ -230,10 +230,10 @@ def plan_layout(
         If there are fewer blocks than partitions.
     """
     manifest = None if state is None else state.load()
-    streamed = not (plan.features_in_memory and plan.duals_in_memory)
+    streamed, mixed = not (plan.features_in_memory and plan.duals_in_memory), True
     if manifest is not None:
-        streamed = manifest["layout"]["streamed"]
-    return Sizes.of_rows(rows, options, loss).make_layout(streamed=streamed)
+        streamed, mixed = manifest["layout"]["streamed"], manifest["layout"].get("mixed", False)
+    return Sizes.of_rows(rows, options, loss).make_layout(streamed=streamed, mixed=mixed)
 
 
 def keep_duals(

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from dtopk.engine.blocks import Layout
 from dtopk.engine.memory import MemoryPlan
+from dtopk.engine.mixed_visits import MixedVisits, count_batch_rows
 from dtopk.engine.sizes import (
     Sizes,
     kept_rows,
@@ -176,9 +177,14 @@ def _list_features(
     if sizes.resident:
         return []
     if not memory.features_in_memory:
-        # The chunk in work, the one read ahead, and its bytes as they come from the disk.
+        # Those in work, the one read ahead, and its bytes as they come from the disk.
+        n_chunks = _count_held(sizes, layout) + 2
         return [
-            _steady("three chunks of features", 3 * sizes.chunk_bytes),
+            Holding(
+                name=f"{format_count(n_chunks, 'chunk')} of features",
+                in_round=n_chunks * sizes.chunk_bytes,
+                at_certificate=3 * sizes.chunk_bytes,
+            ),
             _steady("chunks under way from the object store", sizes.ahead_bytes),
         ]
     rows = member_rows(layout, n_members)
@@ -200,7 +206,14 @@ def _list_duals(sizes: Sizes, layout: Layout, n_members: int, memory: MemoryPlan
     block_bytes = largest_block(layout) * row_bytes
     if not memory.duals_in_memory:
         # Those in work, those read ahead or written behind, and their bytes on disk.
-        return [_steady("three blocks of duals", 3 * block_bytes)]
+        n_blocks = _count_held(sizes, layout) + 2
+        return [
+            Holding(
+                name=f"{format_count(n_blocks, 'block')} of duals",
+                in_round=n_blocks * block_bytes,
+                at_certificate=3 * block_bytes,
+            )
+        ]
     rows = member_rows(layout, n_members)
     share = max(1 / layout.n_rounds, layout.share * (1 - 1 / n_members))
     proposed = min(int(share * rows) + largest_block(layout), rows) * row_bytes
@@ -213,6 +226,16 @@ def _list_duals(sizes: Sizes, layout: Layout, n_members: int, memory: MemoryPlan
             at_certificate=0,
         ),
     ]
+
+
+def _count_held(sizes: Sizes, layout: Layout) -> int:
+    """Count the blocks whose rows a sweep, or a pass, has in work at a time."""
+    if sizes.needs.passes:
+        return 1
+    swept = -(-len(layout.blocks) // (layout.n_partitions * layout.n_rounds))
+    batch_rows = count_batch_rows(layout, sizes.n_classes, sizes.block_size)
+    mixed = MixedVisits(swept, largest_block(layout), batch_rows, mixed=layout.mixed)
+    return min(mixed.n_held, swept)
 
 
 def _list_masks(sizes: Sizes, layout: Layout, n_members: int) -> Holding:
@@ -242,13 +265,15 @@ def _list_transit(sizes: Sizes, memory: MemoryPlan) -> list[Holding]:
 def _list_workspace(sizes: Sizes, layout: Layout) -> Holding:
     """Count the arrays of `BlockUpdater` or of a pass's batch, and of `CertificateSums.add`."""
     if sizes.needs.passes:
-        size = choose_batch_rows(sizes.width, sizes.n_classes, sizes.itemsize)
+        size = min(
+            choose_batch_rows(sizes.width, sizes.n_classes, sizes.itemsize), largest_block(layout)
+        )
         columns = sizes.width + BATCH_ARRAYS * sizes.n_classes
     else:
-        size = min(sizes.block_size, largest_block(layout))
+        size = count_batch_rows(layout, sizes.n_classes, sizes.block_size)
         columns = sizes.width + size + GROUP_ROWS + 3 * sizes.n_classes
     return Holding(
         name="rows being worked on",
-        in_round=min(size, largest_block(layout)) * columns * sizes.itemsize,
+        in_round=size * columns * sizes.itemsize,
         at_certificate=_CERTIFICATE_ROWS * (sizes.width + 5 * sizes.n_classes) * 8,
     )

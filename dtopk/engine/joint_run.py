@@ -33,6 +33,7 @@ from dtopk.engine.joint_updates import JointUpdates, SharedUpdater, count_place_
 from dtopk.engine.lanes import Lane, SharedFeed
 from dtopk.engine.leads import run_class
 from dtopk.engine.member import Member, make_conversion
+from dtopk.engine.mixed_visits import count_batch_rows
 from dtopk.engine.options import FitOptions, StartPoint
 from dtopk.engine.plan import ClusterPlan, plan_process
 from dtopk.engine.records import Callback, FitResult
@@ -178,7 +179,7 @@ class JointRun:
     def _block_size(self, layout: Layout) -> int:
         width = make_conversion(self._rows, self._options).width
         size = self._options.block_size or default_block_size(width, self._rows.n_classes)
-        return min(size, largest_block(layout))
+        return count_batch_rows(layout, self._rows.n_classes, size)
 
     def _make_updates(self) -> JointUpdates:
         rows, options = self._rows, self._options
@@ -358,6 +359,11 @@ class JointRun:
         self._own_seconds /= n_active
         for training in taking:
             training.lane.resume()
+        # The rows that they had in hand.
+        while waiting := [each for each in taking if each.lane.waiting == "update"]:
+            self._update(waiting)
+            for training in waiting:
+                training.lane.resume()
         self._settle()
 
     def _hand_out(self, taking: list[_Training], block: tuple[int, Piece]) -> list[_Training]:

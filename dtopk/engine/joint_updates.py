@@ -15,10 +15,16 @@ from numpy.typing import NDArray
 
 from dtopk.engine.lanes import Lane
 from dtopk.kernels.blas import gemm, gram
-from dtopk.kernels.rows import put_duals, take_duals
 from dtopk.losses import Labels
-from dtopk.solvers.row_groups import GROUP_ROWS
-from dtopk.solvers.sdca import BlockUpdater, RowConversion
+from dtopk.solvers.row_groups import cut_groups
+from dtopk.solvers.sdca import (
+    BlockUpdater,
+    RowConversion,
+    RowPart,
+    find_places,
+    take_costs,
+    take_labels,
+)
 
 Array = NDArray[Any]
 
@@ -76,17 +82,17 @@ class WeightStack:
 
     def update(
         self,
-        rows: NDArray[np.int64],
+        number: int,
         block: Array,
         G: Array,
         requests: "Sequence[SharedUpdater]",
     ) -> None:
-        """Update the rows of a block for some of the models.
+        """Update the rows of a batch for some of the models.
 
         Parameters
         ----------
-        rows : ndarray of shape (n_rows,), int64
-            Which they are.
+        number : int
+            Which of the batches asked for it is.
         block : ndarray of shape (n_rows, width)
         G : ndarray of shape (n_rows, n_rows)
             Its Gram matrix, the lower triangle.
@@ -100,16 +106,16 @@ class WeightStack:
         delta[:, used] = 0
         gemm(block, self.W[:, used], scores[:, used])
         for each in requests:
-            each.begin(rows)
-        for first in range(0, len(block), GROUP_ROWS):
-            last = min(first + GROUP_ROWS, len(block))
+            each.begin(number)
+        counts = [len(part.rows) for part in requests[0].request.batches[number]]
+        for part, first, last in cut_groups(counts):
             if first:
                 # What the groups before have done to this one: one product for all models.
                 gemm(G[first:last, :first], delta[:first, used], scores[first:last, used], beta=1.0)
             for each in requests:
-                each.solve(scores[:, each.place], delta[:, each.place], G, first, last)
+                each.solve(part, scores[:, each.place], delta[:, each.place], G, first, last)
         for each in requests:
-            each.finish(rows)
+            each.finish()
         gemm(block.T, delta[:, used], self.W[:, used], beta=1.0)
 
 
@@ -117,11 +123,7 @@ class WeightStack:
 class _Request:
     """What :meth:`BlockUpdater.update_all` was asked for."""
 
-    X: Array
-    labels: Labels
-    costs: Array
-    dual: Array
-    order: NDArray[np.int64]
+    batches: Sequence[Sequence[RowPart]]
     ratio: float
 
 
@@ -147,7 +149,8 @@ class SharedUpdater(BlockUpdater):
         self.W = stack.W[:, self.place]
         """The model's weights, of shape (width, n_classes)."""
         self._request: _Request | None = None
-        self._answer = 0.0
+        self._answers: list[list[float]] = []
+        self._parts: Sequence[RowPart] = ()
         self._labels: Labels
         self._costs: Array
 
@@ -159,49 +162,50 @@ class SharedUpdater(BlockUpdater):
 
     def update_all(
         self,
-        X: Array,
-        labels: Labels,
-        costs: Array,
-        dual: Array,
-        order: NDArray[np.int64],
+        batches: Sequence[Sequence[RowPart]],
         W: Array,
         ratio: float,
         sigma: float = 1.0,
-    ) -> Iterator[tuple[int, float]]:
-        """See :meth:`BlockUpdater.update_all`; all rows at once, when all others want the same."""
+    ) -> Iterator[list[float]]:
+        """See :meth:`BlockUpdater.update_all`; all at once, when all others want the same."""
         assert self.lane is not None
         assert sigma == 1.0  # There is one partition.
         assert W.base is self.stack.W
-        self._request = _Request(
-            X=X, labels=labels, costs=costs, dual=dual, order=order, ratio=ratio
-        )
-        self._answer = 0.0
+        if not batches:
+            return
+        self._request, self._answers = _Request(batches=batches, ratio=ratio), []
         self.lane.wait("update")
         self._request = None
-        yield len(order), self._answer
+        yield from self._answers
 
     def leave(self) -> None:
         """Give the model's place to another one."""
         self.stack.leave(self.place)
 
-    def begin(self, rows: NDArray[np.int64]) -> None:
-        """Take what this model has of some rows.
+    def begin(self, number: int) -> None:
+        """Take what this model has of the rows of a batch.
 
         Parameters
         ----------
-        rows : ndarray of shape (n_rows,), int64
+        number : int
         """
-        asked, began = self.request, time.perf_counter()
-        kind = asked.dual.dtype.type
-        take_duals(asked.dual, rows, kind(1 / asked.ratio), self._dual[: len(rows)])
-        self._labels, self._costs = asked.labels[rows], asked.costs[rows] / kind(asked.ratio)
+        began, ratio = time.perf_counter(), self.request.ratio
+        self._parts = self.request.batches[number]
+        for part, place in zip(self._parts, find_places(self._parts), strict=True):
+            part.take_duals(ratio, self._dual[place])
+        self._labels, self._costs = take_labels(self._parts), take_costs(self._parts, ratio)
+        self._answers.append([0.0] * len(self._parts))
         self.timings.convert += time.perf_counter() - began
 
-    def solve(self, scores: Array, delta: Array, G: Array, first: int, last: int) -> None:
+    def solve(
+        self, part: int, scores: Array, delta: Array, G: Array, first: int, last: int
+    ) -> None:
         """Solve a group of these rows for this model.
 
         Parameters
         ----------
+        part : int
+            The part that they are of.
         scores : ndarray of shape (n_rows, n_classes)
             Of the group, with what the groups before have done to it.
         delta : ndarray of shape (n_rows, n_classes)
@@ -218,19 +222,14 @@ class SharedUpdater(BlockUpdater):
             self._scores, G, self._dual, self._delta, self._labels, self._costs, first, last
         )
         delta[group] = self._delta[group]
-        self._answer += self.request.ratio * value
+        self._answers[-1][part] += self.request.ratio * value
         self.timings.inner += time.perf_counter() - began
 
-    def finish(self, rows: NDArray[np.int64]) -> None:
-        """Put the rows' duals back.
-
-        Parameters
-        ----------
-        rows : ndarray of shape (n_rows,), int64
-        """
-        asked, began = self.request, time.perf_counter()
-        kind = asked.dual.dtype.type
-        put_duals(self._dual[: len(rows)], rows, kind(asked.ratio), asked.dual)
+    def finish(self) -> None:
+        """Put the rows' duals back."""
+        began = time.perf_counter()
+        for part, place in zip(self._parts, find_places(self._parts), strict=True):
+            part.put_duals(self._dual[place], self.request.ratio)
         self.timings.convert += time.perf_counter() - began
 
 
@@ -288,24 +287,36 @@ class JointUpdates:
         updaters : sequence of SharedUpdater, not empty
             What the models have asked for is the same rows.
         """
-        X, order = updaters[0].request.X, updaters[0].request.order
-        assert all(np.array_equal(each.request.order, order) for each in updaters)
+        batches = updaters[0].request.batches
+        assert all(_are_same_rows(each.request.batches, batches) for each in updaters)
         work = [
             (stack, here)
             for stack in self._stacks
             if (here := [each for each in updaters if each.stack is stack])
         ]
-        for start in range(0, len(order), self._block_size):
+        for number, parts in enumerate(batches):
             began = time.perf_counter()
-            rows = order[start : start + self._block_size]
+            places = find_places(parts)
+            n_rows = places[-1].stop
             # Contiguous, as BlockUpdater has it.
-            G = self._gram[: len(rows) ** 2].reshape(len(rows), len(rows))
-            block = self._block[: len(rows)]
-            self._conversion.gather(X, rows, block)
+            G = self._gram[: n_rows**2].reshape(n_rows, n_rows)
+            block = self._block[:n_rows]
+            for part, place in zip(parts, places, strict=True):
+                self._conversion.gather(part.X, part.rows, block[place])
             gram(block, G)
             self.seconds += time.perf_counter() - began
             for stack, requests in work:
-                stack.update(rows, block, G, requests)
+                stack.update(number, block, G, requests)
+
+
+def _are_same_rows(
+    batches: Sequence[Sequence[RowPart]], others: Sequence[Sequence[RowPart]]
+) -> bool:
+    return all(
+        part.X.shape == other.X.shape and np.array_equal(part.rows, other.rows)
+        for parts, other_parts in zip(batches, others, strict=True)
+        for part, other in zip(parts, other_parts, strict=True)
+    )
 
 
 def count_place_bytes(n_classes: int, block_size: int, itemsize: int) -> int:

@@ -7,6 +7,7 @@ matrix products of each have all cores.
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Literal
 
@@ -137,20 +138,30 @@ class SharedFeed:
     def drop(self, blocks: Any) -> None:
         """Do nothing: all blocks are here."""
 
-    def visit(self, order: Sequence[int], *, update: bool) -> Generator[Visit, None, None]:
+    def visit(
+        self, order: Sequence[int], *, update: bool, n_held: int = 1
+    ) -> Generator[Visit, None, None]:
         """Yield the blocks, in the order of the scan. See :meth:`Feed.visit`."""
         assert len(order) == len(self.blocks)
         assert self.lane is not None
-        block = self.lane.wait("scan")
-        while block is not None:
-            number, piece = block
-            dual = self.duals.load(number) if update else self.duals.read(number)
-            try:
-                yield Visit(block=number, piece=piece, dual=dual)
-            finally:
-                if update:
-                    self.duals.keep(number, dual)
-            block = self.lane.wait("block")
+        held: deque[Visit] = deque()
+        try:
+            block = self.lane.wait("scan")
+            while block is not None:
+                number, piece = block
+                dual = self.duals.load(number) if update else self.duals.read(number)
+                held.append(Visit(block=number, piece=piece, dual=dual))
+                yield held[-1]
+                if len(held) == n_held:
+                    self._keep(held.popleft(), update)
+                block = self.lane.wait("block")
+        finally:
+            for visit in held:
+                self._keep(visit, update)
+
+    def _keep(self, visit: Visit, update: bool) -> None:
+        if update:
+            self.duals.keep(visit.block, visit.dual)
 
     def look(
         self, order: Sequence[int], rows: Sequence[NDArray[np.int64]]

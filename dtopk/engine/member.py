@@ -23,6 +23,7 @@ from dtopk.engine.duals import Duals
 from dtopk.engine.feed import Feed, Visit
 from dtopk.engine.lanes import SharedFeed
 from dtopk.engine.messages import PartitionSums, Places, Probe, SliceNorms, Step, Sweep
+from dtopk.engine.mixed_visits import MixedBatch, MixedVisits, count_batch_rows
 from dtopk.engine.options import FitOptions, StartPoint
 from dtopk.engine.probe import draw_rows
 from dtopk.engine.rows import Rows
@@ -97,10 +98,13 @@ class Member(BlockKeeper):
         W = np.zeros((self.conversion.width, rows.n_classes), dtype)
         super().__init__(layout, W, duals, state)
         size = options.block_size or default_block_size(self.conversion.width, rows.n_classes)
-        largest = max(block.n_rows for block in layout.blocks)
+        self._largest_block = max(block.n_rows for block in layout.blocks)
         self._steps = loss if steps is None else steps
         self.updater = BlockUpdater(
-            self._steps, self.conversion, rows.n_classes, min(size, largest)
+            self._steps,
+            self.conversion,
+            rows.n_classes,
+            count_batch_rows(layout, rows.n_classes, size),
         )
         self.feed = self._make_feed(keep_features) if feed is None else feed
         self.take_place(
@@ -166,44 +170,59 @@ class Member(BlockKeeper):
         self, partition: int, order: Sequence[int], step: Step, U: Array, ends: float
     ) -> Sweep:
         began, waited = time.perf_counter(), self.feed.read_seconds
-        blocks, duals, n_rows = [], [], 0
-        visits = self.feed.visit(order, update=True)
+        duals: dict[int, float] = {}
+        n_rows = 0
+        mixed = MixedVisits(
+            len(order),
+            self._largest_block,
+            self.updater.block_size,
+            mixed=self.layout.mixed,
+        )
+        visits = self.feed.visit(order, update=True, n_held=mixed.n_held)
+        dealt = mixed.deal(
+            _note_blocks(visits, duals),
+            self._cast_costs,
+            (self.options.seed, step.epoch),
+            lambda: self._cut_short(ends),
+        )
         with contextlib.closing(visits):
-            for visit in visits:
-                dual_sum = 0.0
-                for rows, dual in self._solve(visit, step, U, ends):
-                    dual_sum += dual
-                    n_rows += rows
-                    self.report(rows)
-                    self.pulse()
-                blocks.append(visit.block)
-                duals.append(dual_sum)
-                if self._cut_short(ends):
+            for batches in dealt:
+                n_rows += self._update(batches, step, U, ends, duals)
+                if self._alone and self._cut_short(ends):
                     break
         return Sweep(
             partition=partition,
             member=self.places.index,
-            blocks=tuple(blocks),
-            duals=tuple(duals),
+            blocks=tuple(duals),
+            duals=tuple(duals.values()),
             n_rows=n_rows,
             seconds=time.perf_counter() - began,
             read_seconds=self.feed.read_seconds - waited,
         )
 
-    def _solve(
-        self, visit: Visit, step: Step, U: Array, ends: float
-    ) -> Iterator[tuple[int, float]]:
-        """Update the rows of a block, some at a time; yield how many, and their duals' terms."""
-        piece = visit.piece
-        costs = self._costs(visit).astype(self.W.dtype)
-        seed = [self.options.seed, step.epoch, visit.block]
-        order = np.random.default_rng(seed).permutation(len(piece.labels))
-        for done in self.updater.update_all(
-            piece.X, piece.labels, costs, visit.dual, order, U, step.ratio, step.sigma
-        ):
-            yield done
-            if self._cut_short(ends):
-                return
+    def _update(
+        self,
+        batches: Sequence[MixedBatch],
+        step: Step,
+        U: Array,
+        ends: float,
+        duals: dict[int, float],
+    ) -> int:
+        """Update rows, and add what their duals sum to, by block; return how many there were."""
+        n_rows = 0
+        updates = self.updater.update_all(
+            [batch.parts for batch in batches], U, step.ratio, step.sigma
+        )
+        for batch, values in zip(batches, updates, strict=False):
+            for block, value in zip(batch.blocks, values, strict=True):
+                duals[block] += value
+            n_rows += batch.n_rows
+            self.report(batch.n_rows)
+            self.pulse()
+            # Where there are others, a block of which rows are left out would seem to have lost.
+            if self._alone and self._cut_short(ends):
+                break
+        return n_rows
 
     def _cut_short(self, ends: float) -> bool:
         return self.stop() or time.perf_counter() > ends
@@ -224,6 +243,9 @@ class Member(BlockKeeper):
         """
         self.duals.settle(by_block)
         return self.settle_slices(theta)
+
+    def _cast_costs(self, visit: Visit) -> Array:
+        return self._costs(visit).astype(self.W.dtype)
 
     def _costs(self, visit: Visit) -> Float64:
         """Return C times the weight of each row of a block, in float64.
@@ -389,6 +411,13 @@ class Member(BlockKeeper):
         scores = np.empty((len(X), W.shape[1]), W.dtype)
         gemm(block, W, scores)
         return scores
+
+
+def _note_blocks(visits: Iterator[Visit], duals: dict[int, float]) -> Iterator[Visit]:
+    """Begin the sum of the duals of each block that comes."""
+    for visit in visits:
+        duals[visit.block] = 0.0
+        yield visit
 
 
 def make_conversion(rows: Rows, options: FitOptions) -> RowConversion:

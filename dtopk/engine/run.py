@@ -268,10 +268,13 @@ class Run(ABC):
             "n_partitions": self.layout.n_partitions,
             "n_rounds": self.layout.n_rounds,
             "streamed": self.layout.streamed,
+            "mixed": self.layout.mixed,
         }
 
     def _check_layout(self, committed: Mapping[str, Any]) -> None:
         assert self._state is not None
+        # States of earlier versions do not say so.
+        committed = {"mixed": False} | dict(committed)
         for name, value in self._describe_layout().items():
             if committed.get(name) != value:
                 raise CheckpointError(

@@ -140,7 +140,9 @@ class Seat:
             state = _PulsingState(spec.state.url, self._signs.pulse)
             if spec.mark:
                 _find_mark(spec.state, spec.mark)
-        layout = Sizes.of_rows(rows, spec.options, spec.loss).make_layout(streamed=spec.streamed)
+        layout = Sizes.of_rows(rows, spec.options, spec.loss).make_layout(
+            streamed=spec.streamed, mixed=spec.mixed
+        )
         member = make_member(rows, spec.loss, spec.options, layout, spec.plan, state)
         member.stop = lambda: self.stopped
         member.report = self._signs.add_rows

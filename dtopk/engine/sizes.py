@@ -186,13 +186,15 @@ class Sizes:
         """Bytes of the duals of all training rows; 0 where the solver keeps none."""
         return self.n_samples * self.n_classes * self.itemsize * self.needs.duals
 
-    def make_layout(self, *, streamed: bool) -> Layout:
+    def make_layout(self, *, streamed: bool, mixed: bool = True) -> Layout:
         """Cut rows and weights as the run will.
 
         Parameters
         ----------
         streamed : bool
             Whether rows or duals are.
+        mixed : bool
+            See :func:`dtopk.engine.blocks.make_layout`.
 
         Raises
         ------
@@ -208,6 +210,7 @@ class Sizes:
             block_rows=self.block_rows,
             n_rounds=1 if self.needs.passes else self.n_rounds,
             fixed=self.fixed or self.needs.passes,
+            mixed=mixed,
         )
 
 

@@ -170,7 +170,8 @@ class KernelSdca:
         G = np.take(K, rows, axis=1)
         # Rounding alone may leave a curvature below 0; others are refused before.
         np.fill_diagonal(G, np.maximum(G.diagonal(), 0))
-        _, moved = self._groups.solve(scores, G, a, delta, self.problem.labels[rows], costs)
+        labels = self.problem.labels[rows]
+        _, moved = self._groups.solve(scores, G, a, delta, labels, costs, (n_rows,))
         put_duals(a, rows, kind(self.ratio), self.dual)
         delta = delta[: len(moved)]
         self.coefficients[rows[moved]] += delta

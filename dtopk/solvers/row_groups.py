@@ -6,6 +6,7 @@ product. Rows whose duals did not move have done nothing and are left out: of a 
 training these are most.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,6 +39,26 @@ class RowSolver(Protocol):
         """See :meth:`dtopk.losses.Loss.update_rows`."""
 
 
+def cut_groups(counts: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Cut rows into groups, none of which has rows of two parts.
+
+    Parameters
+    ----------
+    counts : sequence of int
+        Rows of each part.
+
+    Yields
+    ------
+    tuple of int
+        The part, the first row of the group and the one after its last.
+    """
+    start = 0
+    for part, count in enumerate(counts):
+        for first in range(start, start + count, GROUP_ROWS):
+            yield part, first, min(first + GROUP_ROWS, start + count)
+        start += count
+
+
 class RowGroups:
     """Solves the rows of blocks in their order.
 
@@ -63,8 +84,15 @@ class RowGroups:
         take_columns(values, np.zeros(1, np.int64), np.empty_like(values))
 
     def solve(
-        self, scores: Array, G: Array, dual: Array, delta: Array, labels: Labels, costs: Array
-    ) -> tuple[float, NDArray[np.int64]]:
+        self,
+        scores: Array,
+        G: Array,
+        dual: Array,
+        delta: Array,
+        labels: Labels,
+        costs: Array,
+        counts: Sequence[int],
+    ) -> tuple[list[float], NDArray[np.int64]]:
         """Maximise the dual over rows, one after the other.
 
         Parameters
@@ -79,23 +107,26 @@ class RowGroups:
             Its first rows are the changes of the duals that have moved.
         labels : ndarray of shape (n_rows,), int32, or LabelSets
         costs : ndarray of shape (n_rows,)
+        counts : sequence of int
+            Rows of each part whose duals are summed; n_rows in all.
 
         Returns
         -------
-        value : float
-            sum_i D_i over the rows, at their new duals.
+        values : list of float
+            sum_i D_i over the rows of each part, at their new duals.
         moved : ndarray of shape (n_moved,), int64
             The rows whose duals have moved, ascending; valid until the next call.
         """
-        value, n_moved = 0.0, 0
-        for first in range(0, len(scores), GROUP_ROWS):
-            last = min(first + GROUP_ROWS, len(scores))
+        values, n_moved = [0.0] * len(counts), 0
+        for part, first, last in cut_groups(counts):
             if n_moved:
                 factors = self._take_factors(G, first, last, n_moved)
                 gemm(factors, delta[:n_moved], scores[first:last], beta=1.0)
-            value += self.solver.update_rows(scores, G, dual, delta, labels, costs, first, last)
+            values[part] += self.solver.update_rows(
+                scores, G, dual, delta, labels, costs, first, last
+            )
             n_moved = pack_moved_rows(delta, first, last, self._moved, n_moved)
-        return value, self._moved[:n_moved]
+        return values, self._moved[:n_moved]
 
     def _take_factors(self, G: Array, first: int, last: int, n_moved: int) -> Array:
         """Return the columns of rows first to last of G that belong to rows that have moved."""

@@ -13,8 +13,9 @@ References
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from dtopk.kernels.blas import gemm, gram
 from dtopk.kernels.rows import gather_rows, pack_rows, put_duals, take_duals
-from dtopk.losses import Labels
+from dtopk.losses import Labels, join_labels
 from dtopk.solvers.row_groups import RowGroups, RowSolver
 
 Array = NDArray[Any]
@@ -122,6 +123,65 @@ class Timings:
         return sum(float(getattr(self, field.name)) for field in fields(self))
 
 
+@dataclass(frozen=True, kw_only=True)
+class RowPart:
+    """Rows of one array, among those that are updated together."""
+
+    X: Array
+    """Features of shape (n, d), in their dtype at rest."""
+    labels: Labels
+    """Of shape (n,), int32, or LabelSets."""
+    costs: Array
+    """C times the weight of each row, of shape (n,), in the dtype of W."""
+    dual: Array
+    """Feasible for these costs, of shape (n, n_classes), in the dtype of W; the entries at `rows`
+    are updated in place."""
+    rows: NDArray[np.int64]
+    """Which rows, of shape (n_rows,), in the order in which they are solved."""
+
+    def take_duals(self, ratio: float, out: Array) -> None:
+        """Write the rows' duals, divided by r of the accelerated loop, into out."""
+        take_duals(self.dual, self.rows, self.dual.dtype.type(1 / ratio), out)
+
+    def put_duals(self, values: Array, ratio: float) -> None:
+        """Take the rows' duals back, multiplied by r."""
+        put_duals(values, self.rows, self.dual.dtype.type(ratio), self.dual)
+
+
+def take_labels(parts: Sequence[RowPart]) -> Labels:
+    """Return the labels of the rows of all parts, one part after the other.
+
+    Parameters
+    ----------
+    parts : sequence of RowPart, not empty
+    """
+    return join_labels([part.labels[part.rows] for part in parts])
+
+
+def take_costs(parts: Sequence[RowPart], ratio: float) -> Array:
+    """Return the costs of the rows of all parts, divided by r of the accelerated loop.
+
+    Parameters
+    ----------
+    parts : sequence of RowPart, not empty
+    ratio : float
+    """
+    costs: Array = np.concatenate([part.costs[part.rows] for part in parts])
+    costs /= costs.dtype.type(ratio)
+    return costs
+
+
+def find_places(parts: Sequence[RowPart]) -> list[slice]:
+    """Return where the rows of each part are, one part after the other.
+
+    Parameters
+    ----------
+    parts : sequence of RowPart
+    """
+    ends = np.cumsum([0, *(len(part.rows) for part in parts)]).tolist()
+    return [slice(first, last) for first, last in pairwise(ends)]
+
+
 class BlockUpdater:
     """The update of one block, with its workspace.
 
@@ -209,57 +269,76 @@ class BlockUpdater:
         float
             sum_i D_i over the rows, at their new duals and for the costs as given.
         """
-        n_rows = len(rows)
+        part = RowPart(X=X, labels=labels, costs=costs, dual=dual, rows=rows)
+        return self.update_parts([part], W, ratio, sigma)[0]
+
+    def update_parts(
+        self, parts: Sequence[RowPart], W: Array, ratio: float, sigma: float = 1.0
+    ) -> list[float]:
+        """Maximise the dual over rows of several arrays. See :meth:`update`.
+
+        Parameters
+        ----------
+        parts : sequence of RowPart
+            At most as many rows as a block has, in all.
+        W, ratio, sigma
+            See :meth:`update`.
+
+        Returns
+        -------
+        list of float
+            sum_i D_i over the rows of each part.
+        """
+        places = find_places(parts)
+        n_rows = places[-1].stop
         scores, a, delta = self._scores[:n_rows], self._dual[:n_rows], self._delta[:n_rows]
         clock = [time.perf_counter()]
-        take_duals(dual, rows, W.dtype.type(1 / ratio), a)
-        y, cost = labels[rows], costs[rows] / W.dtype.type(ratio)
         # Contiguous of any number of rows: other strides would be kernels of their own to compile.
         block, G = self._X[:n_rows], self._gram[: n_rows * n_rows].reshape(n_rows, n_rows)
-        self.conversion.gather(X, rows, block)
+        for part, place in zip(parts, places, strict=True):
+            part.take_duals(ratio, a[place])
+            self.conversion.gather(part.X, part.rows, block[place])
+        y, cost = take_labels(parts), take_costs(parts, ratio)
         clock.append(time.perf_counter())
         gram(block, G, alpha=sigma)
         clock.append(time.perf_counter())
         gemm(block, W, scores)
         clock.append(time.perf_counter())
-        dual_value, moved = self._groups.solve(scores, G, a, delta, y, cost)
+        counts = [len(part.rows) for part in parts]
+        dual_values, moved = self._groups.solve(scores, G, a, delta, y, cost, counts)
         clock.append(time.perf_counter())
         n_moved = len(moved)
         pack_rows(block, moved)
         gemm(block[:n_moved].T, delta[:n_moved], W, alpha=sigma, beta=1.0)
         clock.append(time.perf_counter())
-        put_duals(a, rows, W.dtype.type(ratio), dual)
+        for part, place in zip(parts, places, strict=True):
+            part.put_duals(a[place], ratio)
         clock.append(time.perf_counter())
         self._add_times(clock)
-        return ratio * dual_value
+        return [ratio * value for value in dual_values]
 
     def update_all(
         self,
-        X: Array,
-        labels: Labels,
-        costs: Array,
-        dual: Array,
-        order: NDArray[np.int64],
+        batches: Sequence[Sequence[RowPart]],
         W: Array,
         ratio: float,
         sigma: float = 1.0,
-    ) -> Iterator[tuple[int, float]]:
-        """Update rows in their order, a block of them at a time.
+    ) -> Iterator[list[float]]:
+        """Update one batch of rows after the other.
 
         Parameters
         ----------
-        X, labels, costs, dual, W, ratio, sigma
+        batches : sequence of sequences of RowPart
+        W, ratio, sigma
             See :meth:`update`.
-        order : ndarray of shape (n_rows,), int64
 
         Yields
         ------
-        tuple of int and float
-            How many rows are done more, and what :meth:`update` returned of them.
+        list of float
+            What :meth:`update_parts` returns of a batch.
         """
-        for start in range(0, len(order), self.block_size):
-            rows = order[start : start + self.block_size]
-            yield len(rows), self.update(X, labels, costs, dual, rows, W, ratio, sigma)
+        for parts in batches:
+            yield self.update_parts(parts, W, ratio, sigma)
 
     def _add_times(self, clock: list[float]) -> None:
         spent = np.diff(clock)

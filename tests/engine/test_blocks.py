@@ -31,20 +31,22 @@ def test_blocks_cover_every_row_once_and_stay_in_their_chunk(n_partitions, strea
         assert layout.blocks == given
 
 
-def test_blocks_have_the_rows_asked_for_or_a_32nd_of_a_partition():
+def test_blocks_have_the_rows_asked_for_or_few_of_a_partition():
     given = pieces(*[1000] * 32)
     asked = make_layout(given, 10, n_partitions=4, streamed=False, block_rows=100)
     assert {block.n_rows for block in asked.blocks} == {100}
     chosen = make_layout(given, 10, n_partitions=4, streamed=False)
-    assert max(block.n_rows for block in chosen.blocks) == 250  # 32000 / (32 * 4)
+    assert (
+        max(block.n_rows for block in chosen.blocks) == 59
+    )  # 32000 / (128 * 4) = 62, in even parts
 
 
 def test_blocks_that_are_larger_than_a_batch_are_whole_batches():
-    given = pieces(*[1000] * 32)
+    given = pieces(*[1000] * 128)
     for batch, n_blocks in ((96, 6), (128, 8), (250, 4), (256, 4)):
         layout = make_layout(given, 10, n_partitions=4, streamed=False, batch_rows=batch)
         assert rows_of(layout.blocks) == rows_of(given)
-        assert len(layout.blocks) == 32 * n_blocks
+        assert len(layout.blocks) == 128 * n_blocks
         assert max(block.n_rows for block in layout.blocks) <= 250
         if batch < 256:
             broken = [block for block in layout.blocks if block.n_rows % batch]
@@ -53,11 +55,24 @@ def test_blocks_that_are_larger_than_a_batch_are_whole_batches():
 
 @pytest.mark.parametrize(
     ("n_rows", "n_partitions", "rounds"),
-    [(64_000, 1, 1), (64_000, 2, 7), (640_000, 2, 8), (16_000, 2, 2), (16_000, 16, 8)],
+    [
+        (64_000, 1, 1),
+        (64_000, 2, 7),
+        (640_000, 2, 8),
+        (16_000, 2, 2),
+        (16_000, 16, 16),
+        (64_000, 64, 32),
+    ],
 )
 def test_rounds_follow_from_rows_and_partitions(n_rows, n_partitions, rounds):
     given = pieces(*[1000] * (n_rows // 1000))
     assert make_layout(given, 10, n_partitions=n_partitions, streamed=False).n_rounds == rounds
+
+
+@pytest.mark.parametrize(("n_blocks", "rounds"), [(6, 1), (16, 2), (40, 4), (400, 8)])
+def test_a_round_of_streamed_rows_has_blocks_to_be_mixed(n_blocks, rounds):
+    layout = make_layout(pieces(*[1000] * n_blocks), 10, n_partitions=2, streamed=True)
+    assert layout.n_rounds == rounds
 
 
 def test_more_partitions_than_blocks_are_refused():

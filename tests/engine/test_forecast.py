@@ -74,8 +74,8 @@ def test_of_many_rows_a_share_is_looked_at_for_the_gap():
 
 def test_a_certificate_of_streamed_rows_waits_for_them():
     sizes = make_plan(1).sizes
-    # W in float32 and for a certificate, the centre; three chunks of rows, three blocks of duals.
-    plan = plan_process(sizes, limit_bytes=14_000 + 30_000 + 12_000)
+    # W in float32, the centre; ten chunks of rows and blocks of duals, of which eight are in work.
+    plan = plan_process(sizes, limit_bytes=4_000 + 100_000 + 40_000)
     assert not plan.memory.duals_in_memory
     times = forecast(plan, SLOW, read_rate=1e3)
     assert times.certificate_seconds == pytest.approx((100_000 + 40_000) / 1e3)

@@ -8,7 +8,7 @@ import pytest
 from dtopk.engine.joint_updates import JointUpdates
 from dtopk.engine.lanes import Lane
 from dtopk.losses import make_loss
-from dtopk.solvers.sdca import BlockUpdater, RowConversion
+from dtopk.solvers.sdca import BlockUpdater, RowConversion, RowPart
 
 D, M, N, SIZE = 12, 5, 40, 16
 LOSSES = [make_loss("softmax"), make_loss("topk_hinge_alpha", k=2), make_loss("sparsemax")]
@@ -34,19 +34,34 @@ class Model:
 
     def work(self):
         """Two visits of all rows."""
-        for order in self.orders():
-            arguments = (self.X, self.y, self.costs, self.dual, order, self.shared.W, self.ratio)
-            self.values += list(self.shared.update_all(*arguments))
+        for batches in self.visits(self.dual):
+            self.values += self.shared.update_all(batches, self.shared.W, self.ratio)
 
     def work_alone(self):
-        for order in self.orders():
-            arguments = (self.X, self.y, self.costs, self.dual_alone, order, self.W, self.ratio)
-            parts = list(self.alone.update_all(*arguments))
-            assert [n_rows for n_rows, _ in parts] == [SIZE, SIZE, N - 2 * SIZE]
-            self.values_alone.append((N, sum(value for _, value in parts)))
+        for batches in self.visits(self.dual_alone):
+            self.values_alone += self.alone.update_all(batches, self.W, self.ratio)
 
-    def orders(self):
-        return [np.random.default_rng(seed).permutation(N) for seed in (1, 2)]
+    def visits(self, dual):
+        """Yield batches of all rows, each with rows of both halves, in two orders."""
+        for seed in (1, 2):
+            order = np.random.default_rng(seed).permutation(N)
+            yield [
+                self.cut(order[first : first + SIZE], dual) for first in range(0, len(order), SIZE)
+            ]
+
+    def cut(self, rows, dual):
+        half = N // 2
+        parts = [(slice(half), rows[rows < half]), (slice(half, N), rows[rows >= half] - half)]
+        return [
+            RowPart(
+                X=self.X[part],
+                labels=self.y[part],
+                costs=self.costs[part],
+                dual=dual[part],
+                rows=mine,
+            )
+            for part, mine in parts
+        ]
 
 
 def make_updates(n_models, n_classes=M):
@@ -73,6 +88,7 @@ def test_models_are_updated_as_each_alone(rng):
         model.work_alone()
         np.testing.assert_allclose(model.shared.W, model.W, rtol=0, atol=1e-12)
         np.testing.assert_allclose(model.dual, model.dual_alone, rtol=0, atol=1e-12)
+        assert len(model.values) == 2 * -(-N // SIZE)
         np.testing.assert_allclose(model.values, model.values_alone, rtol=1e-12)
         assert np.abs(model.W).max() > 1e-3
 

@@ -14,22 +14,24 @@ from dtopk.engine.sizes import Sizes
 # weights of the duals in float64.
 ROUND = 50 * 10 * 4 * (1 + 1)
 CERTIFICATE = ROUND + 50 * 10 * 8 * 2
-# A thousand rows of 50 float16 features, a label and a weight, in chunks of 100.
-FEATURES = 1000 * (50 * 2 + 4 + 8)
-THREE_CHUNKS = 3 * 100 * 50 * 2
+# Three thousand rows of 50 float16 features, a label and a weight, in chunks of 100.
+FEATURES = 3000 * (50 * 2 + 4 + 8)
+# Two of them are a batch, and four batches are in hand, beside the two that come or go.
+CHUNKS = 10 * 100 * 50 * 2
 # Ten float32 duals a row.
-DUALS = 1000 * 10 * 4
-THREE_BLOCKS = 3 * 100 * 10 * 4
+DUALS = 3000 * 10 * 4
+BLOCKS = 10 * 100 * 10 * 4
 # A chunk read from disk and one of duals written there, each as it is in memory and on disk.
 READING, WRITING = 2 * 100 * 50 * 2, 2 * 100 * 10 * 4
 
 # In a round there is a chunk being read; the certificate needs less than that.
 ALL = ROUND + FEATURES + DUALS + READING
-DUALS_ONLY = CERTIFICATE + THREE_CHUNKS + DUALS + WRITING
-NOTHING = CERTIFICATE + THREE_CHUNKS + THREE_BLOCKS
+# It has no more than three chunks in hand, and needs less than a round there too.
+DUALS_ONLY = ROUND + CHUNKS + DUALS + WRITING
+NOTHING = ROUND + CHUNKS + BLOCKS
 
 
-def make_sizes(n_samples=1000, n_features=50, n_classes=10, dtype="float16", **options):
+def make_sizes(n_samples=3000, n_features=50, n_classes=10, dtype="float16", **options):
     return Sizes.of_numbers(
         FitOptions(**options),
         n_samples=n_samples,
@@ -61,10 +63,10 @@ def test_duals_are_streamed_too_where_they_do_not_fit():
 
 def test_what_cannot_work_is_refused_with_the_numbers():
     expected = re.escape(
-        f"memory_limit must be at least {NOTHING:,} bytes, got {NOTHING - 1:,}. At a certificate: "
-        "weights W, 50 x 10 2,000; changes of W, 1 partition 4,000; W in float64 4,000; "
-        "centre of the accelerated loop 2,000; three chunks of features 30,000; "
-        "three blocks of duals 12,000. Give it more"
+        f"memory_limit must be at least {NOTHING:,} bytes, got {NOTHING - 1:,}. "
+        "At the end of a round: weights W, 50 x 10 2,000; "
+        "centre of the accelerated loop 2,000; 10 chunks of features 100,000; "
+        "10 blocks of duals 40,000. Give it more"
     )
     with pytest.raises(ValueError, match=expected):
         decide(NOTHING - 1)
@@ -83,9 +85,10 @@ def test_duals_of_features_in_memory_are_streamed_where_they_do_not_fit():
     weights = 2 * m * (4 + 8 + 8)
     assert decide(weights + 30 * m * 4, sizes) == (True, True)
     assert decide(weights + 30 * m * 4 - 1, sizes) == (True, False)
-    assert decide(weights + 9 * m * 4, sizes) == (True, False)
-    with pytest.raises(ValueError, match="three blocks of duals"):
-        decide(weights + 9 * m * 4 - 1, sizes)
+    least = 2 * m * 4 + 6 * 3 * m * 4  # W, four pieces in hand, and two that come or go
+    assert decide(least, sizes) == (True, False)
+    with pytest.raises(ValueError, match="6 blocks of duals"):
+        decide(least - 1, sizes)
 
 
 def test_without_acceleration_there_is_no_centre():
@@ -95,20 +98,20 @@ def test_without_acceleration_there_is_no_centre():
 
 def test_a_constant_feature_is_a_row_of_the_weights():
     sizes = make_sizes(constant=1.0)
-    assert decide(NOTHING + (CERTIFICATE // 50), sizes) == (False, False)
+    assert decide(NOTHING + (ROUND // 50), sizes) == (False, False)
     with pytest.raises(ValueError, match="weights W, 51 x 10"):
-        decide(NOTHING + (CERTIFICATE // 50) - 1, sizes)
+        decide(NOTHING + (ROUND // 50) - 1, sizes)
 
 
 def test_features_of_another_dtype_take_their_own_bytes():
     plan = plan_process(make_sizes(dtype="float64"), limit_bytes=10**9)
-    assert plan.needed_bytes - ALL == 1000 * 50 * 6 + 2 * 100 * 50 * 6
+    assert plan.needed_bytes - ALL == 3000 * 50 * 6 + 2 * 100 * 50 * 6
 
 
 def test_computing_in_float64_takes_twice_the_weights_and_duals():
     options = FitOptions(dtype="float64")
     sizes = Sizes.of_numbers(
-        options, n_samples=1000, n_features=50, n_classes=10, dtype="float16", chunk_rows=100
+        options, n_samples=3000, n_features=50, n_classes=10, dtype="float16", chunk_rows=100
     )
     plan = plan_process(sizes, limit_bytes=10**9)
     exact = CERTIFICATE - ROUND  # is in float64 all the same

@@ -162,7 +162,8 @@ def test_feature_store_is_stopped_by_its_own_split(tmp_path, held_out):
     assert values[-1] == classifier.score(held_out[0], names)
 
 
-def test_workers_stop_where_one_process_does(rows, held_out, client, tmp_path):
+def test_workers_stop_where_one_process_does(held_out, client, tmp_path):
+    rows = make_rows(128, seed=1)  # cut into the same blocks whole and in chunks for two partitions
     parameters = PARAMETERS | {"partitions": 2, "n_jobs": 1, "early_stopping_rounds": 4}
     keeper = StopAfter(0)
     alone = TopKClassifier(**parameters).fit(*rows, eval_set=[held_out])

@@ -35,8 +35,8 @@ from tests.small_stores import make_store
 pytestmark = pytest.mark.usefixtures("no_figures")
 
 EVERY_EPOCH = ClusterSection(checkpoint_s=0.0)
-LONG = SolverSection(tol=1e-6, max_epochs=500, dtype="float64")
-"""Some twenty epochs."""
+LONG = SolverSection(tol=1e-6, max_epochs=500, dtype="float64", block_size=8)
+"""Some twenty epochs, each of several batches."""
 
 
 class FailAfter(Callback):
