@@ -111,13 +111,13 @@ def test_sizes_that_cannot_be_run_here_need_no_store_and_no_job(call, measured):
     result = call("plan", *GIVEN, "--workers", "8", "--memory", "6GB")
     assert result.status == 0
     assert "1,281,167, 4,096 features, 1,000 classes" in result.out
-    assert "8 workers of 6.00 GB, at most 161,792 rows each" in result.out
+    assert "8 workers of 6.00 GB, at most 160,768 rows each" in result.out
     assert "in memory  rows and duals" in result.out
-    # 79 chunks of 2,048 rows: 2 bytes a feature, and 12 for label and weight.
-    assert "features of 161,792 rows" in result.out
-    assert f"{161_792 * (2 * 4096 + 12) / 1e6:,.1f}" in result.out
-    # 4 * 161,792 * 4,096 * 1,000 operations at 1e11 a second, and half as long again.
-    assert re.search(r"^sweeps +39\.76$", result.out, re.MULTILINE)
+    # 157 blocks of 1,024 rows: 2 bytes a feature, and 12 for label and weight.
+    assert "features of 160,768 rows" in result.out
+    assert f"{160_768 * (2 * 4096 + 12) / 1e6:,.1f}" in result.out
+    # 4 * 160,768 * 4,096 * 1,000 operations at 1e11 a second, and half as long again.
+    assert re.search(r"^sweeps +39\.51$", result.out, re.MULTILINE)
     assert "least workers of 6.00 GB" in result.out
     assert result.err == "measuring the solver on rows of this shape\n"
 
@@ -166,7 +166,7 @@ def test_rates_that_are_given_are_taken(call, call_json, measured):
     given = [*GIVEN, "--workers", "8", "--memory", "6GB", "--gflops", "1000"]
     fields = call_json("plan", *given, "--bandwidth", "100MB", "--read-rate", "2GB")
     assert fields["speed"]["gflops"] == 1000
-    assert fields["forecast"]["sweep_seconds"] == pytest.approx(1.5 * 4e-12 * 161_792 * 4096 * 1000)
+    assert fields["forecast"]["sweep_seconds"] == pytest.approx(1.5 * 4e-12 * 160_768 * 4096 * 1000)
     assert fields["forecast"]["exchange_seconds"] == fields["traffic"]["epoch"] / 1e8
     assert fields["forecast"]["first_read_seconds"] == fields["traffic"]["first_read"] / 2e9
     out = call("plan", *given, "--bandwidth", "100MB").out
