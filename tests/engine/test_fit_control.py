@@ -158,10 +158,10 @@ def test_an_interrupt_keeps_a_certified_state(data, tmp_path, epoch):
 def test_an_interrupt_keeps_what_a_streamed_run_has_reached(data, tmp_path):
     X, y = data
     with create_store(
-        tmp_path / "s", n_features=D, class_names=list("abcde"), chunk_rows=1500
+        tmp_path / "s", n_features=D, class_names=list("abcde"), chunk_rows=300
     ) as writer:
         writer.append(X, y)
-    working = D * M * (4 * 4 + 2 * 8) + 3 * 1500 * (D * 4 + M * 4)
+    working = D * M * (4 * 4 + 2 * 8) + 6 * 300 * (D * 4 + M * 4)
     result = fit(
         StoreRows(open_store(tmp_path / "s"), "train"),
         LOSS,
