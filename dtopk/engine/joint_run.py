@@ -359,11 +359,6 @@ class JointRun:
         self._own_seconds /= n_active
         for training in taking:
             training.lane.resume()
-        # The rows that they had in hand.
-        while waiting := [each for each in taking if each.lane.waiting == "update"]:
-            self._update(waiting)
-            for training in waiting:
-                training.lane.resume()
         self._settle()
 
     def _hand_out(self, taking: list[_Training], block: tuple[int, Piece]) -> list[_Training]:

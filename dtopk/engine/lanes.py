@@ -145,16 +145,23 @@ class SharedFeed:
         assert len(order) == len(self.blocks)
         assert self.lane is not None
         held: deque[Visit] = deque()
+        n_left = len(order)
         try:
             block = self.lane.wait("scan")
             while block is not None:
                 number, piece = block
                 dual = self.duals.load(number) if update else self.duals.read(number)
                 held.append(Visit(block=number, piece=piece, dual=dual))
+                n_left -= 1
                 yield held[-1]
                 if len(held) == n_held:
                     self._keep(held.popleft(), update)
                 block = self.lane.wait("block")
+        except GeneratorExit:
+            # Nobody asks for a further one: what comes after a scan begins for all at its end.
+            if not n_left:
+                self.lane.wait("block")
+            raise
         finally:
             for visit in held:
                 self._keep(visit, update)

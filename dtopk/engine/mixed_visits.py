@@ -64,6 +64,7 @@ class MixedVisits:
     def __init__(
         self, n_blocks: int, block_rows: int, batch_rows: int, *, mixed: bool = True
     ) -> None:
+        self._n_blocks = n_blocks
         self._batch_rows = batch_rows
         self._group_blocks = count_group_blocks(block_rows, batch_rows) if mixed else 1
         n_groups = min(MIXED_GROUPS, -(-n_blocks // self._group_blocks)) if mixed else 1
@@ -86,7 +87,8 @@ class MixedVisits:
         Parameters
         ----------
         visits : iterator of Visit
-            Each is held until so many others have come.
+            Each is held until so many others have come, the last ones until it is closed: it is
+            never asked for more than there are.
         weigh : callable
             Returns the costs of a block's rows, in the dtype of W.
         seed : tuple of int
@@ -111,7 +113,8 @@ class MixedVisits:
                 for batch in batches
             ]
 
-        while group := list(islice(visits, self._group_blocks)):
+        while n_come < self._n_blocks:
+            group = list(islice(visits, min(self._group_blocks, self._n_blocks - n_come)))
             for number, visit in enumerate(group, start=n_come):
                 in_hand[number] = visit, weigh(visit)
                 in_hand.pop(number - self.n_held, None)

@@ -18,10 +18,10 @@ from dtopk_storage import (
     open_store,
 )
 
-N, D, M, CHUNK = 400, 8, 5, 50
+N, D, M, CHUNK = 400, 8, 5, 20
 HINGE = make_loss("topk_hinge_alpha", k=2, gamma=0.5)
 SOFTMAX = make_loss("softmax")
-STREAMED = (D + 1) * M * (4 * 4 + 2 * 8) + 3 * CHUNK * ((D + 1) * 4 + M * 4)
+STREAMED = (D + 1) * M * (4 * 4 + 2 * 8) + 6 * CHUNK * ((D + 1) * 4 + M * 4)
 """A limit of memory that holds neither features nor duals."""
 
 
@@ -59,7 +59,7 @@ def store(tmp_path_factory):
 
 
 def train(store, state, *, loss=HINGE, dual_path=None, callbacks=(), **options):
-    options = {"C": 3.0, "tol": 1e-5, "checkpoint_s": 0, "seed": 1, **options}
+    options = {"C": 3.0, "tol": 1e-5, "checkpoint_s": 0, "seed": 1, "block_size": 16, **options}
     return fit(
         StoreRows(store, "train"), loss, FitOptions(**options), callbacks=callbacks,
         dual_path=dual_path, state=state,
@@ -190,7 +190,7 @@ def test_features_that_no_longer_fit_keep_the_cut(store, tmp_path):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"partitions": 2}, r"n_blocks of the state in .* must be \d+, as in this run, got 8"),
+        ({"partitions": 2}, r"n_blocks of the state in .* must be \d+, as in this run, got 20"),
         ({"constant": 1.0}, r"n_features of the state in .* must be 9, as in this run, got 8"),
     ],
 )

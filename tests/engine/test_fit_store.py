@@ -12,7 +12,7 @@ D, M, CHUNK = 12, 6, 32
 LOSS = make_loss("topk_hinge_alpha", k=2, gamma=0.5)
 SOFTMAX = make_loss("softmax")
 WEIGHTS = D * M * (2 * 4 + 2 * 8)
-PIECES = 3 * CHUNK * (D * 4 + M * 4)
+PIECES = 6 * CHUNK * (D * 4 + M * 4)
 LIMITS = {
     "duals in memory": WEIGHTS + PIECES + 400 * M * 4,
     "nothing in memory": WEIGHTS + PIECES,
@@ -50,7 +50,9 @@ def rows_of(store, split):
 def train(store, split="train", loss=LOSS, dual_path=None, start=None, **options):
     options = {"tol": 1e-3, "seed": 3, **options}
     rows = StoreRows(store, split)
-    return fit(rows, loss, FitOptions(**options), dual_path=dual_path, start=start)
+    return fit(
+        rows, loss, FitOptions(**{"block_size": 16} | options), dual_path=dual_path, start=start
+    )
 
 
 # "train" begins and ends in the middle of chunks, in two ranges that share a chunk with others.
@@ -87,7 +89,7 @@ def test_streamed_duals_without_a_path_leave_nothing_behind(tmp_path, monkeypatc
 
 def test_too_little_memory_is_refused_with_the_numbers(tmp_path):
     store = make_store(tmp_path / "s", CUT)
-    needed = WEIGHTS + PIECES
+    needed = D * M * 2 * 4 + PIECES  # a certificate has fewer in hand
     with pytest.raises(ValueError, match=f"memory_limit must be at least {needed:,} bytes, got"):
         train(store, memory_limit_bytes=needed - 1)
 

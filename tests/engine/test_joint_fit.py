@@ -26,14 +26,14 @@ from dtopk.engine.member import Member
 from dtopk.losses import make_loss
 from dtopk_storage import create_store, open_store
 
-N, D, M, CHUNK = 300, 8, 5, 50
+N, D, M, CHUNK = 300, 8, 5, 10
 SOFTMAX = make_loss("softmax")
 HINGE = make_loss("topk_hinge_alpha", k=2, gamma=0.5)
 PLAIN = make_loss("topk_hinge_alpha", k=1)
-OPTIONS = FitOptions(tol=1e-5, dtype="float64", max_epochs=2000, constant=1.0)
+OPTIONS = FitOptions(tol=1e-5, dtype="float64", max_epochs=2000, constant=1.0, block_size=8)
 STREAMED_FEATURES = 40_000
 """A limit of memory with room for the duals of a few models, but not for the features too."""
-STREAMED_ALL = (D + 1) * M * (8 * 4 + 2 * 8) + 3 * CHUNK * ((D + 1) * 8 + M * 8)
+STREAMED_ALL = (D + 1) * M * (8 * 4 + 2 * 8) + 6 * CHUNK * ((D + 1) * 8 + M * 8)
 
 
 def problem():

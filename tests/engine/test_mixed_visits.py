@@ -1,5 +1,7 @@
 """Rows that are read in blocks are trained on in nearly as few passes as rows in one piece."""
 
+import inspect
+
 import numpy as np
 import pytest
 
@@ -79,6 +81,16 @@ def test_blocks_are_held_as_long_as_said():
     for batch in batches:
         latest = max(latest, *batch.blocks)
         assert min(batch.blocks) > latest - 4
+
+
+@pytest.mark.parametrize("sizes", [[20], [8] * 9, [3, 3, 2, 5]])
+def test_the_last_blocks_are_held_until_their_rows_are_visited(sizes):
+    """An iterator that is asked for more than there are ends, and their duals would be kept."""
+    visits = make_visits(sizes)
+    mixed = MixedVisits(len(sizes), max(sizes), 8)
+    steps = list(mixed.deal(visits, weigh, (1, 2), lambda: False))
+    assert sum(batch.n_rows for step in steps for batch in step) == sum(sizes)
+    assert inspect.getgeneratorstate(visits) == inspect.GEN_SUSPENDED
 
 
 def test_a_stop_takes_no_further_block_and_leaves_no_row_of_those_in_hand():
