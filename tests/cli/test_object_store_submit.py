@@ -70,7 +70,7 @@ def test_sweep_that_is_killed_goes_on_from_the_object_store(
     run, folder = f"{s3}/runs/sweep", tmp_path / "runs" / "sweep"
     make_store(tmp_path / "larger.zarr", n_train=20_000, chunk_rows=2000)
     words = [
-        "data.store=larger.zarr", "sweep.C=[1e-12, 1e-11, 1]", "sweep.width=1", "model.gamma=1",
+        "data.store=larger.zarr", "sweep.C=[1e-12, 1e-11, 1e6]", "sweep.width=1", "model.gamma=1",
         "model.loss=topk_hinge_alpha", "solver.tol=1e-15",
     ]  # fmt: skip
     submit = ("submit", job_path, "--to", "local", "--run-dir", run,

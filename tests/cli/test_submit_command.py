@@ -41,7 +41,7 @@ def job_path(store, tmp_path):
 def long(tmp_path):
     """Give settings of a run that goes on until it is stopped."""
     make_store(tmp_path / "larger.zarr", n_train=20_000, chunk_rows=2000)
-    settings = (f"data.store={tmp_path / 'larger.zarr'}", "solver.tol=1e-15",
+    settings = (f"data.store={tmp_path / 'larger.zarr'}", "solver.tol=1e-15", "model.C=1e6",
                 "solver.max_epochs=100000", "data.evaluate=[]")  # fmt: skip
     return [word for setting in settings for word in ("--set", setting)]
 

@@ -39,7 +39,7 @@ def endless(tmp_path):
     make_store(tmp_path / "larger.zarr", n_train=20_000, chunk_rows=2000)
     settings = (f"data.store={tmp_path / 'larger.zarr'}", "solver.tol=1e-15",
                 "solver.max_epochs=100000", "model.loss=topk_hinge_alpha", "model.gamma=1",
-                "solver.dtype=float64", "sweep.C=[1e-12, 1e-11, 1e-10, 1]")  # fmt: skip
+                "solver.dtype=float64", "sweep.C=[1e-12, 1e-11, 1e-10, 1e6]")  # fmt: skip
     return [word for setting in settings for word in ("--set", setting)]
 
 

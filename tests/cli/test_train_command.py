@@ -77,7 +77,7 @@ def test_train_says_when_the_gap_was_not_reached(call, job_path):
     assert f"wrote {run_dir / 'state'}\n" in result.err
 
 
-OUT_OF_TIME = ("--set", "solver.time_limit_s=1e-9")
+OUT_OF_TIME = ("--set", "solver.time_limit_s=1e-9", "--set", "solver.block_size=8")
 """No epoch is whole then, and there is no state to go on from."""
 
 
