@@ -242,7 +242,7 @@ def test_sweep_goes_on_after_a_requeue_to_the_same_bits(submit, job_path, tmp_pa
 
 def test_warned_sweep_goes_on_in_a_new_job_without_scores(submit):
     # No model comes to its end: C is large, and the tolerance out of reach.
-    longer = ("data.validation=val", "sweep.C=[1000, 2000]", f"solver.max_epochs={100 * EPOCHS}")
+    longer = ("data.validation=val", "sweep.C=[1e6, 2e6]", f"solver.max_epochs={1000 * EPOCHS}")
     run = submit(*longer, "submit.walltime=00:01:00", "submit.warn_s=48")
     run.wait("the warning", lambda: any(each.ended for each in run.folder.read_attempts()))
     run.wait("the queue", lambda: squeue(run.job, "%T") == "PENDING")
